@@ -43,6 +43,9 @@ def parsed(words: list[str]) -> Options:
         action="store_true",
         help="tell the times without service, and don't judge them: a busy machine adds to them",
     )
+    parser.add_argument(
+        "--keep-disks", action="store_true", help="also if all is well: to look at the stores"
+    )
     found = parser.parse_args(words)
     seed = random.randrange(SEED_MAX) if found.seed is None else found.seed
     folder = found.folder or Path("build") / "chaos" / f"seed-{seed}"
@@ -53,6 +56,7 @@ def parsed(words: list[str]) -> Options:
         found.rounds,
         tuple(found.kind),
         untimed=found.untimed,
+        keep_disks=found.keep_disks,
     )
 
 
@@ -100,7 +104,8 @@ def main(words: list[str]) -> int:
     say(f"\n{text}\npicture: {options.folder / 'timeline.png'}")
     if not outcome.is_well:
         return 1
-    Disks(options.folder, NODES).throw_away()
+    if not options.keep_disks:
+        Disks(options.folder, NODES).throw_away()
     return 0
 
 

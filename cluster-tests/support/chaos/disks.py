@@ -16,7 +16,8 @@ import random
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -72,6 +73,13 @@ class Disks:
         for node in self._nodes:
             self._image(node).unlink(missing_ok=True)
             self._place(node).rmdir()
+
+    def mount_left(self, node: str) -> None:
+        """The disk of a run that has ended, read only. Raises `NoDisksError`."""
+        image, place = self._image(node), self._place(node)
+        if trouble := _tried("mount", "-o", "loop,ro", str(image), str(place)):
+            raise NoDisksError(f"{image} can't be mounted: {trouble}")
+        self._mounted.append(place)
 
     def data(self, node: str) -> Path:
         """The node's data directory; the node makes it."""
@@ -181,6 +189,19 @@ class Disks:
             if _tried("mount", "-t", "tmpfs", "-o", size, "tmpfs", str(place)):
                 raise NoDisksError(f"no disk for node {node}: {trouble}")
         self._mounted.append(place)
+
+
+@contextmanager
+def left_disks(folder: Path, nodes: Sequence[str]) -> Iterator[dict[str, Path]]:
+    """The data directories of these nodes as a run has left them in `folder`, read only; without
+    nodes that never had one. Raises `NoDisksError` where the run has left no disks."""
+    disks = Disks(folder, nodes)
+    try:
+        for node in nodes:
+            disks.mount_left(node)
+        yield {node: disks.data(node) for node in nodes if disks.data(node).exists()}
+    finally:
+        disks.close()
 
 
 def _tried(*command: str) -> str:

@@ -62,6 +62,8 @@ class Options:
     queues: tuple[str, ...] = tuple(QUEUES)
     # Times without service are told, and not judged: a busy machine makes them longer.
     untimed: bool = False
+    # The disks of a run that went well are kept, too.
+    keep_disks: bool = False
 
 
 class NotWholeError(Exception):
