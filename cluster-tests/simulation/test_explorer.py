@@ -28,9 +28,14 @@ CASES = [
 ]
 # The case that the design asks for: 3 members, 3 ops, 2 crashes.
 LARGEST = Case(ops=3, crashes=2)
-# With RINGMQ_EXHAUSTIVE=1, in tens of minutes; all but the first may stop early, and say so.
+# The largest with a join and a lost disk that is visited whole: 7.7 million states, four minutes.
+JOIN_AND_LOST_DISK = Case(
+    members=1, joiners=1, ops=1, crashes=1, restarts=True, disk_losses=1, leases=True
+)
+# With RINGMQ_EXHAUSTIVE=1, in tens of minutes; all but the first two may stop early, and say so.
 MORE = [
     LARGEST,
+    JOIN_AND_LOST_DISK,
     Case(members=2, joiners=1, ops=1, crashes=1),
     Case(members=2, joiners=1, ops=1, crashes=1, restarts=True, disk_losses=1, leases=True),
     Case(ops=2, crashes=1, min_insync=2, leases=True),
@@ -73,4 +78,4 @@ def test_all_interleavings_of_small_cases(case: Case) -> None:
     disk, lost links and lost answers of the registry."""
     outcomes = explored(case)
     show(case, outcomes)
-    assert outcomes.is_complete or case in MORE[1:]
+    assert outcomes.is_complete or case in MORE[2:]

@@ -19,7 +19,7 @@ from ringsim.explorer.states import NAMES, Case, Path, State, Tables
 from ringsim.explorer.transitions import MakeMember, Transitions
 
 # Of one case, when many are explored.
-STATES_MAX = 5_000_000
+STATES_MAX = 8_000_000
 
 
 @dataclass(slots=True)
