@@ -36,10 +36,15 @@ class Peer:
         self._sequences = sequences
         self._then_quiet = then_quiet
 
-    async def read(self) -> Any:
+    async def wait_message(self) -> int:
         if self.sent == len(self._sequences):
             if self._then_quiet:
                 await asyncio.Event().wait()
+            return 0
+        return 10
+
+    async def read(self) -> Any:
+        if self.sent == len(self._sequences):
             return None
         batch = broker.PublishBatch(first_sequence=self._sequences[self.sent], bodies=[b"x"])
         self.sent += 1

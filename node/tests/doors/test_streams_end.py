@@ -23,6 +23,9 @@ class StuckContext:
         self.is_over = asyncio.Event()
         self.writing = asyncio.Event()
 
+    async def wait_message(self) -> int:
+        return 0
+
     async def read(self) -> None:
         # Not before there is a write that is stuck.
         await self.writing.wait()

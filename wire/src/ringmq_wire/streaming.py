@@ -39,6 +39,13 @@ class CallStream(CallHandler):
         call.credit_by_hand = True
         self._call = call
 
+    async def wait_message(self) -> int:
+        """Returns when `read` would return at once: the size of its message, 0 behind the last.
+        Raises `RpcError` as `read` does."""
+        if not self._messages and not await self._wait_messages():
+            return 0
+        return len(self._messages[0])
+
     async def read(self) -> bytes | None:
         """The next message; None behind the last. Raises `RpcError` if the call has failed."""
         if not self._messages and not await self._wait_messages():

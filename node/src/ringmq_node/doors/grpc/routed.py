@@ -70,13 +70,10 @@ class RoutedStream(Stream):
     # Of batches that name none.
     _exchange = ""
 
-    @property
-    def is_readable(self) -> bool:
-        return self._door.budget.is_readable
-
     async def wait_readable(self) -> None:
-        with self.teller.held():
-            await self._door.budget.wait_readable()
+        if not self._door.budget.is_readable:
+            with self.teller.held():
+                await self._door.budget.wait_readable()
 
     async def wait_room(self, size_bytes: int) -> None:
         if not self.session.has_room and size_bytes > HEARTBEAT_BYTES:

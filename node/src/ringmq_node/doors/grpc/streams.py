@@ -54,7 +54,7 @@ class Stream:
         self._heartbeat_s = heartbeat_s
         # The peer has sent something since the last heartbeat was due.
         self._heard = True
-        # The last request waits for room in the ring; meanwhile nothing more is read.
+        # The next request waits for room, and isn't read.
         self._held_back = False
         # The client has ended its side.
         self.has_ended = False
@@ -95,20 +95,22 @@ class Stream:
         pieces = Pieces()
         while True:
             await pieces.step()
-            if not self.is_readable:
+            size_bytes = await self._context.wait_message()
+            self._heard = True
+            # What isn't taken isn't read, and counts in the transport's budget: of ten thousand
+            # streams each would have a batch in its hands, which no budget counts.
+            if size_bytes:
+                if self.writer.full:
+                    await self.writer.wait_room()
                 self._held_back = True
+                await self.wait_room(size_bytes)
+                # Last: many streams wake in the same turn, and each looks again.
                 await self.wait_readable()
                 self._held_back = False
             data = await self._context.read()
             if data is None:
                 self.has_ended = True
                 return
-            self._heard = True
-            if self.writer.full:
-                await self.writer.wait_room()
-            self._held_back = True
-            await self.wait_room(len(data))
-            self._held_back = False
             self.received(data)
 
     async def _keep_alive(self) -> None:
@@ -132,17 +134,12 @@ class Stream:
         self.writer.put(self.moved_response(moved))
         self.writer.close()
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether another request may be read."""
-        return True
-
     async def wait_readable(self) -> None:
-        """Returns when `is_readable`."""
+        """Returns when another request may be read."""
 
     @abstractmethod
     def wait_room(self, size_bytes: int) -> Awaitable[None]:
-        """Returns when the queue takes a request of this size, which was read."""
+        """Returns when the queue takes a request of this size, which is there."""
 
     @abstractmethod
     def received(self, data: bytes) -> None:
@@ -263,13 +260,10 @@ class PublishStream(Stream):
         stream.writer.put(broker.PublishResponse(opened=opened))
         return stream
 
-    @property
-    def is_readable(self) -> bool:
-        return self.publishing.is_readable
-
     async def wait_readable(self) -> None:
-        with self.teller.held():
-            await self.publishing.wait_readable()
+        if not self.publishing.is_readable:
+            with self.teller.held():
+                await self.publishing.wait_readable()
 
     async def wait_room(self, size_bytes: int) -> None:
         if self.held and size_bytes > HEARTBEAT_BYTES:

@@ -1,0 +1,115 @@
+"""One connection with many publish streams, at a node whose store is slow: what is held is bounded
+by the node's one budget, not by a share of each stream, and other calls of the connection go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from loops import run
+from node.tests.broker.test_slow_disk import SlowDisk
+from node.tests.nodes import lone_node
+from waiting import until
+
+import ringmq
+from ringmq.v1 import broker_pb2 as broker
+from ringmq_base.limits import KIB, MIB
+from ringmq_node.node import Node
+from ringmq_wire import WireChannel
+
+CHANNELS = 100
+BATCHES = 3
+BODY = bytes(64 * KIB)
+PUBLISH_BYTES_MAX = MIB
+UNSYNCED_BYTES_MAX = MIB
+# Of a batch, beside its body.
+MORE_BYTES = KIB
+
+
+class Most:
+    """The most bytes that a node had, looked at in each turn of the loop."""
+
+    def __init__(self, node: Node) -> None:
+        self._budget = node.budget
+        self.held_bytes = self.under_way_bytes = 0
+
+    async def look(self) -> None:
+        while True:
+            self.held_bytes = max(self.held_bytes, self._budget.held_bytes)
+            self.under_way_bytes = max(self.under_way_bytes, self._budget.under_way_bytes)
+            await asyncio.sleep(0)
+
+
+async def publish(channel: WireChannel, queue: str, start: asyncio.Barrier) -> None:
+    """All channels send at once: each of them waits for a message by then."""
+    stream = await channel.stream("/ringmq.v1.Broker/Publish")
+    opening = broker.PublishRequest(open=broker.PublishOpen(queue=queue))
+    await stream.write(opening.SerializeToString())
+    assert broker.PublishResponse.FromString(await stream.read() or b"").HasField("opened")
+    await start.wait()
+    for sequence in range(1, BATCHES + 1):
+        batch = broker.PublishBatch(first_sequence=sequence, bodies=[BODY])
+        await stream.write(broker.PublishRequest(batch=batch).SerializeToString())
+    stream.half_close()
+    confirmed = 0
+    while (data := await stream.read()) is not None:
+        response = broker.PublishResponse.FromString(data)
+        for pair in response.confirmed.sequences:
+            confirmed += pair.last - pair.first + 1
+        assert not response.HasField("rejected"), response
+    assert confirmed == BATCHES
+
+
+@pytest.mark.slow
+def test_many_channels_of_a_connection_share_the_nodes_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+
+    async def story(node: Node, channel: WireChannel) -> None:
+        async with ringmq.connect(node.address) as client:
+            for queue in ("p", "q", "r"):
+                await client.declare_queue(queue)
+            disk.folder = tmp_path
+            most = Most(node)
+            looking = asyncio.create_task(most.look())
+            start = asyncio.Barrier(CHANNELS)
+            publishing = [
+                asyncio.create_task(publish(channel, "pqr"[number % 3], start))
+                for number in range(CHANNELS)
+            ]
+            await until(lambda: most.held_bytes >= PUBLISH_BYTES_MAX, "the doors are full")
+            # The connection isn't stuck: its window doesn't wait for its channels.
+            request = broker.GetQueueRequest(queue="q").SerializeToString()
+            await channel.unary("/ringmq.v1.Broker/GetQueue", request, timeout_s=10.0)
+            assert not all(map(asyncio.Task.done, publishing))
+            await asyncio.gather(*publishing)
+            looking.cancel()
+            ready = [(await client.queue(queue)).messages_ready for queue in ("p", "q", "r")]
+            assert sum(ready) == CHANNELS * BATCHES
+        batch = len(BODY) + MORE_BYTES
+        # It was reached, and passed by one batch at most.
+        assert PUBLISH_BYTES_MAX <= most.held_bytes <= PUBLISH_BYTES_MAX + batch
+        # With the store and the ring, which count a batch twice. It was 18 MiB that were sent.
+        assert most.under_way_bytes <= 4 * PUBLISH_BYTES_MAX
+        assert (node.budget.held_bytes, node.budget.waiting) == (0, 0)
+
+    async def main() -> None:
+        node = await lone_node(
+            tmp_path,
+            publish_bytes_max=PUBLISH_BYTES_MAX,
+            unsynced_bytes_max=UNSYNCED_BYTES_MAX,
+        )
+        await node.start()
+        channel = WireChannel(node.address)
+        try:
+            async with asyncio.timeout(60):
+                await story(node, channel)
+        finally:
+            disk.folder = None
+            await channel.close()
+            await node.stop()
+
+    run(main())
