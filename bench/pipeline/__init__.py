@@ -5,7 +5,10 @@ generated  rows that cost nothing, and a sink that keeps nothing, for the upper 
 messages   the table that is replayed, as Parquet
 place      the cluster, the session and the folders of a run
 work       what each case does
+histories  a history of any size, and `verify` in a heap of its own
 measured   one run of one case, with its processor time
-report     the table, the picture, the result file
-command    the rounds
+rounds     all cases by rounds, and some of them at each size and number of executors
+report     the tables, the picture, the result as JSON
+saved      a result file, and what a run of some rows keeps of it
+command    the command line
 """

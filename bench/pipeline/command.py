@@ -11,58 +11,92 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
-from bench.comparison import BUILD, RESULTS, ROOT, Say
+from bench.comparison import BUILD, RESULTS, ROOT
 from bench.measure import machine_facts
 from bench.peers.ringmq import version
-from bench.pipeline import cases, report
-from bench.pipeline.cases import CASES
-from bench.pipeline.measured import Measured, measure
-from bench.pipeline.messages import write_table
-from bench.pipeline.place import QUEUE, Place, connect, running_cluster, session
-from bench.pipeline.work import FAILING_QUEUE, PUBLISHED_QUEUE
+from bench.pipeline import report
+from bench.pipeline.cases import EVENTS, ROWS
+from bench.pipeline.histories import EVENTS_MIN
+from bench.pipeline.rounds import WARM_UP_SHARE, run_rows
+from bench.pipeline.saved import merged
 
-# Of the warm-up: Spark compiles its queries, and the nodes import pyarrow.
-_WARM_UP_SHARE = 20
+N = TypeVar("N", int, float)
 _PACKAGES = ("pyspark", "pyarrow", "deltalake")
+_SETTINGS = ("rounds", "count", "size", "cores", "nodes", "sizes_gb", "executors", "events")
+# With `--short`: every part once, and no figure worth keeping.
+_SHORT = {
+    "rounds": 1,
+    "count": 60_000,
+    "sizes_gb": [0.03, 0.06],
+    "executors": [1, 2],
+    "events": 400_000,
+}
+
+
+def _numbers(kind: Callable[[str], N]) -> Callable[[str], list[N]]:
+    def parse(text: str) -> list[N]:
+        try:
+            found = [kind(each) for each in text.split(",")]
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} isn't numbers with commas") from None
+        if min(found) <= 0:
+            raise argparse.ArgumentTypeError(f"{text!r} has a number that isn't above 0")
+        return found
+
+    return parse
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench pipeline", description=__doc__, allow_abbrev=False
     )
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
-    parser.add_argument("--count", type=int, default=500_000, help="messages (default: 500000)")
-    parser.add_argument("--size", type=int, default=1024, help="bytes (default: 1024)")
-    parser.add_argument("--cores", type=int, default=2, help="of Spark: local[N] (default: 2)")
-    parser.add_argument("--nodes", type=int, default=3, help="with a replica each (default: 3)")
-    parser.add_argument(
-        "--only",
-        default="",
-        metavar="CASES",
-        help="with semicolons between; what they need is done uncounted",
+    add = parser.add_argument
+    add("--rows", default=",".join(ROWS), help="with commas between (default: %(default)s)")
+    add("--short", action="store_true", help="every row once with little work, as a test")
+    add("--rounds", type=int, default=3, help="runs of each (default: 3)")
+    add("--count", type=int, default=1_000_000, help="messages (default: 1000000)")
+    add("--size", type=int, default=1024, help="bytes (default: 1024)")
+    add("--cores", type=int, default=2, help="of Spark: local[N] (default: 2)")
+    add("--nodes", type=int, default=3, help="with a replica each (default: 3)")
+    add(
+        "--sizes-gb",
+        type=_numbers(float),
+        default=[1.0, 10.0],
+        metavar="GB,GB",
+        help="of the row sizes: bodies of a queue (default: 1,10)",
     )
-    parser.add_argument("--save", metavar="NAME", help="as bench/results/NAME, to be checked in")
-    parser.add_argument("--json", action="store_true", help="the result on stdout, no table")
+    add(
+        "--executors",
+        type=_numbers(int),
+        default=[1, 2],
+        metavar="N,N",
+        help="of the row executors: local-cluster[N,1,1024] (default: 1,2)",
+    )
+    add("--events", type=int, default=EVENTS, help=f"of the row verify (default: {EVENTS})")
+    add("--save", metavar="NAME", help="as bench/results/NAME; rows that it has already stay there")
+    add("--json", action="store_true", help="the result on stdout, no table")
+    if "--short" in arguments:
+        parser.set_defaults(**_SHORT)
     parsed = parser.parse_args(arguments)
     if min(parsed.rounds, parsed.size, parsed.cores, parsed.nodes) < 1:
         parser.error("--rounds, --size, --cores and --nodes are 1 or more")
-    if parsed.count < _WARM_UP_SHARE:
-        parser.error(f"--count is {_WARM_UP_SHARE} or more")
-    names = [each.name for each in CASES]
-    parsed.only = [name.strip() for name in parsed.only.split(";") if name.strip()] or names
-    unknown = sorted(set(parsed.only) - set(names))
-    if unknown:
-        parser.error(f"no such case: {'; '.join(unknown)}; there are {'; '.join(names)}")
+    if parsed.count < WARM_UP_SHARE:
+        parser.error(f"--count is {WARM_UP_SHARE} or more")
+    if parsed.events < EVENTS_MIN:
+        parser.error(f"--events is {EVENTS_MIN} or more")
+    named = {name.strip() for name in parsed.rows.split(",")}
+    if unknown := sorted(named - set(ROWS)):
+        parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    parsed.rows = [row for row in ROWS if row in named]
     if parsed.save and Path(parsed.save).name != parsed.save:
         parser.error("--save takes a name, not a path")
     return parsed
@@ -72,6 +106,12 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
     """Raises `BenchError`, also for a node that has logged an error."""
     started = datetime.now(UTC)
     BUILD.mkdir(parents=True, exist_ok=True)
+    name = parsed.save or f"pipeline-{started:%Y%m%dT%H%M%SZ}"
+    target = RESULTS if parsed.save else RESULTS / "local"
+    target.mkdir(parents=True, exist_ok=True)
+    path = target / f"{name}.json"
+    # A file that can't be merged with fails the run before it has begun.
+    merged(path, [], {}, [])
     # Not in the system's temporary directory, which may be memory.
     folder = Path(tempfile.mkdtemp(prefix="pipeline-", dir=BUILD))
     with ExitStack() as stack:
@@ -79,102 +119,16 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
         facts: dict[str, Any] = {
             "started": started.isoformat(timespec="seconds"),
             "machine": machine_facts(folder),
-            "versions": {name: metadata.version(name) for name in _PACKAGES} | {"tree": version()},
-            **{name: getattr(parsed, name) for name in ("rounds", "count", "size", "cores")},
-            "nodes": parsed.nodes,
+            "versions": {each: metadata.version(each) for each in _PACKAGES} | {"tree": version()},
+            **{each: getattr(parsed, each) for each in _SETTINGS},
         }
-        runs = _run(parsed, folder, stack, progress.print)
-    name = parsed.save or f"pipeline-{started:%Y%m%dT%H%M%SZ}"
-    target = RESULTS if parsed.save else RESULTS / "local"
-    target.mkdir(parents=True, exist_ok=True)
-    result = report.to_json(name, facts, runs)
-    (target / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
-    report.draw(target / f"{name}.png", runs)
+        runs = run_rows(parsed, folder, progress.print)
+    result = merged(path, parsed.rows, facts, runs)
+    content = result.to_json(name)
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    report.draw(path.with_suffix(".png"), result.runs)
     if parsed.json:
-        print(json.dumps(result))
+        print(json.dumps(content))
     else:
-        report.print_report(Console(), runs)
+        report.print_report(Console(), result.runs)
     progress.print(f"written: {(target / name).relative_to(ROOT)}.json and .png")
-
-
-def _run(parsed: argparse.Namespace, folder: Path, stack: ExitStack, say: Say) -> list[Measured]:
-    say("writing the table, starting the nodes and Spark")
-    write_table(folder / "table", parsed.count, parsed.size)
-    few = max(1, parsed.count // _WARM_UP_SHARE)
-    write_table(folder / "warm-up", few, parsed.size)
-    cluster, pids = stack.enter_context(running_cluster(folder / "cluster", parsed.nodes))
-    client = connect(cluster)
-    stack.callback(client.close)
-    place = Place(
-        folder=folder,
-        table=folder / "table",
-        cluster=cluster,
-        client=client,
-        spark=stack.enter_context(session(folder, parsed.cores)),
-        count=parsed.count,
-        size=parsed.size,
-        tasks=parsed.cores,
-        pids=pids,
-    )
-    say("warming up")
-    warm = replace(place, table=folder / "warm-up", count=few)
-    _round(warm, parsed.only, 0, lambda _text: None)
-    runs: list[Measured] = []
-    for number in range(1, parsed.rounds + 1):
-        # The last round's messages stay in the stores.
-        runs += _round(place, parsed.only, number, say, keep=number == parsed.rounds)
-    if any(case.stopped and case.name in parsed.only for case in CASES):
-        place.stop_nodes()
-        for number in range(parsed.rounds + 1):
-            found = _stopped_round(place, parsed.only, number, say)
-            # The first one warms up.
-            runs += found if number else []
-    return runs
-
-
-def _round(
-    place: Place, only: Sequence[str], number: int, say: Say, *, keep: bool = False
-) -> list[Measured]:
-    """`keep`: the queue that the scan finds in the stores."""
-    runs = []
-    for case in CASES:
-        if case.stopped:
-            continue
-        if case.name in only or case.name in _needed(only):
-            wanted = None if case.name == cases.TASKS_FAIL else place.count
-            measured = measure(place, case.name, number, wanted)
-            if case.name in only:
-                runs.append(measured)
-                say(_line(measured))
-    queues = {each.queue for each in place.client.queues()}
-    for queue in (QUEUE, FAILING_QUEUE, *(() if keep else (PUBLISHED_QUEUE,))):
-        if queue in queues:
-            place.client.delete_queue(queue)
-    return runs
-
-
-def _needed(only: Sequence[str]) -> set[str]:
-    """What fills the queues that these cases read."""
-    needed = set()
-    if {cases.CLIENT, cases.READ_ARROW, cases.READ_PROTO, cases.INGEST} & set(only):
-        needed.add(cases.REPLAY)
-    if {cases.SCAN, cases.BARE_READ} & set(only):
-        needed.add(cases.PUBLISHED)
-    return needed
-
-
-def _stopped_round(place: Place, only: Sequence[str], number: int, say: Say) -> list[Measured]:
-    runs = []
-    for case in CASES:
-        if case.stopped and case.name in only:
-            runs.append(measure(place, case.name, number, place.count))
-            if number:
-                say(_line(runs[-1]))
-    return runs
-
-
-def _line(each: Measured) -> str:
-    return (
-        f"round {each.round}, {each.case}: {each.rate_per_s:.0f}/s, {each.mb_per_s:.0f} MB/s, "
-        f"CPU us/message {each.job_cpu_us:.1f} and {each.node_cpu_us:.1f} of the nodes"
-    )

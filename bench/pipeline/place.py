@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +16,23 @@ import ringmq
 from bench.comparison import ROOT
 from bench.measure import BenchError
 from bench.pipeline.generated import GeneratedRows, Nothing
+from bench.pipeline.messages import write_table
 from ringmq.sync import SyncClient
 from ringmq_node.cli.cluster.local import LocalCluster
 from ringmq_pipeline.session import spark_session
 
 QUEUE = "measured"
 READY_S = 60.0
+POLL_S = 0.05
+EXECUTOR_MIB = 1024
 # A task that fails is run again, which plain `local[2]` never does.
 ATTEMPTS = 3
 
 
 @dataclass(slots=True)
 class Place:
-    """`table`: `count` messages of `size` bytes, as Parquet. `tasks`: as many as Spark's cores."""
+    """`table`: `count` messages of `size` bytes, as Parquet. `tasks`: as many as Spark's cores.
+    `pids`: of the nodes that run."""
 
     folder: Path
     table: Path
@@ -48,28 +53,88 @@ class Place:
         self.client.declare_queue(queue)
 
     def stop_nodes(self) -> None:
-        """Raises `BenchError` if a node has logged a fault."""
+        """Once no node has anything of the queues that were deleted: a scan would find it. Raises
+        `BenchError` if a node has logged a fault."""
+        there = len(self.client.queues())
+        stores = [self.cluster.directory / each.node / "queues" for each in self.cluster.nodes]
+        _wait(
+            lambda: all(len([*store.iterdir()]) == there for store in stores),
+            "the nodes have deleted the replicas of deleted queues",
+        )
         self.client.close()
         self.cluster.stop()
         self.pids = []
         if faults := self.cluster.log_faults():
             raise BenchError(f"{len(faults)} errors in the nodes' logs, the first: {faults[0]}")
 
+    def start_nodes(self) -> None:
+        """Those that were stopped, until every queue has all its replicas again."""
+        self.pids = _started(self.cluster)
+        self.client = connect(self.cluster)
+        wanted = len(self.cluster.nodes)
+        _wait(
+            lambda: all(
+                sum(replica.synchronised for replica in queue.ring) == wanted
+                for queue in self.client.queues()
+            ),
+            "all queues are whole",
+        )
+
+
+def _wait(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + READY_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchError(f"not within {READY_S:g} s: {what}")
+        time.sleep(POLL_S)
+
 
 @contextmanager
-def running_cluster(folder: Path, nodes: int) -> Iterator[tuple[LocalCluster, list[int]]]:
-    """Local nodes and their processes' ids."""
-    cluster = LocalCluster.create(folder, nodes=nodes, base_port=0)
+def place_for(
+    folder: Path, spark: SparkSession, *, nodes: int, count: int, size: int, tasks: int
+) -> Iterator[Place]:
+    """A table of `count` messages and a cluster of its own, both below `folder`."""
+    write_table(folder / "table", count, size)
+    cluster = LocalCluster.create(folder / "cluster", nodes=nodes, base_port=0)
     try:
-        pids = [cluster.start(each.node).pid for each in cluster.nodes]
-        asyncio.run(cluster.wait_ready(timeout_s=READY_S))
-        yield cluster, pids
+        pids = _started(cluster)
+        place = Place(
+            folder=folder,
+            table=folder / "table",
+            cluster=cluster,
+            client=connect(cluster),
+            spark=spark,
+            count=count,
+            size=size,
+            tasks=tasks,
+            pids=pids,
+        )
+        yield place
+        if place.pids:
+            place.stop_nodes()
     finally:
         cluster.stop()
 
 
+def _started(cluster: LocalCluster) -> list[int]:
+    """The ids of the nodes' processes, once all of them serve."""
+    pids = [cluster.start(each.node).pid for each in cluster.nodes]
+    asyncio.run(cluster.wait_ready(timeout_s=READY_S))
+    return pids
+
+
+def embedded(cores: int) -> str:
+    """The master of a session whose tasks are threads of the driver."""
+    return f"local[{cores},{ATTEMPTS}]"
+
+
+def executors(count: int) -> str:
+    """The master of a session with so many executors, each a process with one core."""
+    return f"local-cluster[{count},1,{EXECUTOR_MIB}]"
+
+
 @contextmanager
-def session(folder: Path, cores: int) -> Iterator[SparkSession]:
+def session(folder: Path, master: str) -> Iterator[SparkSession]:
     # The workers import the generated source.
     found = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), found)))
@@ -80,7 +145,6 @@ def session(folder: Path, cores: int) -> Iterator[SparkSession]:
         # A task that is made to fail is no news.
         "spark.log.level": "OFF",
     }
-    master = f"local[{cores},{ATTEMPTS}]"
     with spark_session("ringmq bench", master=master, conf=conf) as spark:
         for source in (GeneratedRows, Nothing):
             spark.dataSource.register(source)

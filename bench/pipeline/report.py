@@ -13,7 +13,18 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.goals import Verdict
-from bench.pipeline.cases import CASES, MEGABYTES, MEGABYTES_PER_CPU, RATE, TASKS_FAIL, Case
+from bench.pipeline.cases import (
+    CASES,
+    DUPLICATES,
+    EXECUTORS,
+    MEGABYTES,
+    MEGABYTES_PER_CPU,
+    MESSAGES,
+    RATE,
+    SIZES,
+    TASKS_FAIL,
+    Case,
+)
 from bench.pipeline.measured import Measured
 from bench.report import cell, inline
 from bench.stats import Spread, paired_ratio, spread
@@ -40,11 +51,19 @@ COLUMNS = (
     Column("job_cpu_us", "CPU us/msg\nSpark, client", 1),
     Column("node_cpu_us", "CPU us/msg\nnodes", 1),
 )
-_HEADINGS = {column.figure: column.heading.replace("\n", " ") for column in COLUMNS}
+# Figures that goals bound, and that no table has, among them.
+_HEADINGS = {column.figure: column.heading.replace("\n", " ") for column in COLUMNS} | {
+    MESSAGES: "events judged",
+    DUPLICATES: "duplicates",
+}
+# Of the rows with settings: what shows how the cost of a message grows.
+GROWING = (Column(MEGABYTES, "MB/s", 0), Column("cpu_us", "CPU us/msg", 1))
+_GROWTHS = {SIZES: "by the size of the queue", EXECUTORS: "by executors of one core each"}
 
 
 def of(runs: Sequence[Measured], case: str) -> list[Measured]:
-    return [each for each in runs if each.case == case]
+    """Those of its rounds, without those at settings."""
+    return [each for each in runs if each.case == case and not each.setting]
 
 
 def figures(runs: Sequence[Measured], figure: str) -> Spread:
@@ -57,9 +76,9 @@ def measured_cases(runs: Sequence[Measured]) -> list[Case]:
 
 def verdicts(runs: Sequence[Measured]) -> list[Verdict[str]]:
     return [
-        Verdict(case.name, case.goal, figures(of(runs, case.name), case.goal.figure))
+        Verdict(case.name, goal, figures(of(runs, case.name), goal.figure))
         for case in measured_cases(runs)
-        if case.goal is not None
+        for goal in case.goals
     ]
 
 
@@ -73,10 +92,8 @@ def of_bounds(runs: Sequence[Measured], case: Case) -> dict[str, Spread]:
     }
 
 
-def to_json(name: str, facts: dict[str, Any], runs: Sequence[Measured]) -> dict[str, Any]:
+def to_json(runs: Sequence[Measured]) -> dict[str, Any]:
     return {
-        "name": name,
-        **facts,
         "summary": [
             {
                 "case": case.name,
@@ -107,6 +124,28 @@ def to_json(name: str, facts: dict[str, Any], runs: Sequence[Measured]) -> dict[
 def print_report(console: Console, runs: Sequence[Measured]) -> None:
     if not console.is_terminal:
         console.width = WIDTH_PIPED
+    if measured_cases(runs):
+        console.print(_table(runs))
+    for row in _GROWTHS:
+        if of_row := [each for each in runs if each.row == row]:
+            console.print(_growth(row, of_row))
+    for each in verdicts(runs):
+        colour, word = ("green", "met") if each.is_met else ("red", "missed")
+        heading = _HEADINGS[each.goal.figure]
+        console.print(
+            f"[{colour}]{word:7}[/] {each.subject}: {heading} {each.goal.text()}, "
+            f"is {inline(each.value, 0)}"
+        )
+    if of(runs, TASKS_FAIL):
+        console.print(f"{TASKS_FAIL}: each task failed half way, and was run again.")
+    noise = spread([each.others_cores for each in runs])
+    console.print(
+        "Medians of the rounds, with the least and the most under them. Meanwhile others on this "
+        f"machine took {inline(noise, 2)} cores."
+    )
+
+
+def _table(runs: Sequence[Measured]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("", no_wrap=True)
     for column in COLUMNS:
@@ -120,28 +159,43 @@ def print_report(console: Console, runs: Sequence[Measured]) -> None:
             *(cell(figures(found, column.figure), column.digits) for column in COLUMNS),
             "\n".join(f"{share.median:.2f} x {bound}" for bound, share in shares.items()),
         )
-    console.print(table)
-    for each in verdicts(runs):
-        colour, word = ("green", "met") if each.is_met else ("red", "missed")
-        heading = _HEADINGS[each.goal.figure]
-        console.print(
-            f"[{colour}]{word:7}[/] {each.subject}: {heading} {each.goal.text()}, "
-            f"is {inline(each.value, 0)}"
-        )
-    if of(runs, TASKS_FAIL):
-        console.print(f"{TASKS_FAIL}: each task failed half way, and no message is there twice.")
-    noise = spread([each.others_cores for each in runs])
-    console.print(
-        "Medians of the rounds, with the least and the most under them. Meanwhile others on this "
-        f"machine took {inline(noise, 2)} cores."
-    )
+    return table
+
+
+def _growth(row: str, runs: Sequence[Measured]) -> Table:
+    """A line for each case, with its figures at each setting, and the last one's cost beside the
+    first one's."""
+    by_case: dict[str, list[Measured]] = {}
+    for each in runs:
+        by_case.setdefault(each.case, []).append(each)
+    settings = list(dict.fromkeys(each.setting for each in runs))
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), title=_GROWTHS[row], title_justify="left")
+    table.add_column("", no_wrap=True)
+    for setting in settings:
+        for column in GROWING:
+            table.add_column(f"{setting}\n{column.heading}", justify="right", no_wrap=True)
+    for heading in ("time/msg", "CPU/msg"):
+        table.add_column(f"{heading},\nlast / first", justify="right", no_wrap=True)
+    for case, found in by_case.items():
+        first, last = found[0], found[-1]
+        figures_of = [
+            f"{getattr(each, column.figure):.{column.digits}f}"
+            for each in found
+            for column in GROWING
+        ]
+        time_ratio = first.rate_per_s / last.rate_per_s
+        table.add_row(case, *figures_of, f"{time_ratio:.2f}", f"{last.cpu_us / first.cpu_us:.2f}")
+    return table
 
 
 def draw(path: Path, runs: Sequence[Measured]) -> None:
-    """Megabytes a second of each case, and the processor time of a message."""
+    """Megabytes a second of each case, and the processor time of a message; nothing if there are
+    only cases at settings."""
     shown = [each for each in measured_cases(runs) if each.name != TASKS_FAIL]
+    if not shown:
+        return
     names = [each.name for each in shown]
-    colours = [OURS_COLOUR if each.goal else BOUND_COLOUR for each in shown]
+    colours = [OURS_COLOUR if each.goals else BOUND_COLOUR for each in shown]
     figure, (rates, costs) = pyplot.subplots(1, 2, figsize=(11, 0.42 * len(shown) + 1.2))
     megabytes = [figures(of(runs, name), MEGABYTES) for name in names]
     bars = rates.barh(

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from bench.measure import BenchError
 from bench.pipeline import cases
+from bench.pipeline.measured import Done
 from bench.pipeline.place import QUEUE, Place
 from ringmq_pipeline.jobs.ingest import Ingest, files_of, ingest
 from ringmq_pipeline.jobs.replay import ReplayJob, replay
@@ -25,18 +26,18 @@ PUBLISHED_QUEUE, FAILING_QUEUE = "published", "failing"
 FAILING_FILES = 2
 READ_BYTES = 1 << 20
 
-Work = Callable[[Place], int]
+Work = Callable[[Place], Done]
 
 
-def read_arrow(place: Place) -> int:
+def read_arrow(place: Place) -> Done:
     return _read(place, "arrow")
 
 
-def read_proto(place: Place) -> int:
+def read_proto(place: Place) -> Done:
     return _read(place, "proto")
 
 
-def _read(place: Place, encoding: str) -> int:
+def _read(place: Place, encoding: str) -> Done:
     frame = (
         place.spark.read.format("ringmq")
         .options(endpoints=place.endpoints, queue=QUEUE, encoding=encoding)
@@ -45,25 +46,27 @@ def _read(place: Place, encoding: str) -> int:
     )
     _discard(frame)
     # Spark has no count of rows that its own nothing took; the client has the queue's.
-    return int(place.client.reader(QUEUE).stat().messages)
+    return Done(place.client.reader(QUEUE).stat().messages)
 
 
-def read_generated(place: Place) -> int:
+def read_generated(place: Place) -> Done:
     _discard(_generated(place))
-    return place.count
+    return Done(place.count)
 
 
-def read_by_client(place: Place) -> int:
+def read_by_client(place: Place) -> Done:
     reader = place.client.reader(QUEUE)
     stat = reader.stat()
-    return sum(
-        piece.rows.num_rows
-        for piece in reader.browse_arrow(stat.first, stat.end)
-        if piece.rows is not None
+    return Done(
+        sum(
+            piece.rows.num_rows
+            for piece in reader.browse_arrow(stat.first, stat.end)
+            if piece.rows is not None
+        )
     )
 
 
-def ingest_queue(place: Place) -> int:
+def ingest_queue(place: Place) -> Done:
     folder = place.folder / "ingested"
     job = Ingest(
         source={
@@ -79,22 +82,22 @@ def ingest_queue(place: Place) -> int:
     shutil.rmtree(folder)
     if left:
         raise BenchError(f"the ingest has left {left} messages in the queue")
-    return rows
+    return Done(rows)
 
 
-def write_generated(place: Place) -> int:
+def write_generated(place: Place) -> Done:
     folder = place.folder / "generated"
     files_of(_generated(place))(folder)
     shutil.rmtree(folder)
-    return place.count
+    return Done(place.count)
 
 
-def replay_table(place: Place) -> int:
+def replay_table(place: Place) -> Done:
     return _replay(place, place.table, QUEUE)
 
 
-def replay_with_failures(place: Place) -> int:
-    """Every task publishes half of its rows, and fails; the count is that of the queue."""
+def replay_with_failures(place: Place) -> Done:
+    """Every task publishes half of its rows, and fails."""
     few = place.folder / "few"
     few.mkdir()
     rows = 0
@@ -111,54 +114,57 @@ def replay_with_failures(place: Place) -> int:
         return True
 
     place.spark.udf.register("fails_at_first", fails_at_first, "boolean")
-    published = _replay(place, few, FAILING_QUEUE, "fails_at_first(position)")
+    done = _replay(place, few, FAILING_QUEUE, "fails_at_first(position)")
     shutil.rmtree(few)
-    found = place.client.reader(FAILING_QUEUE).stat().messages
-    if (published, found) != (rows, rows):
-        raise BenchError(f"of {rows} rows, {published} were published, and {found} are there")
-    return rows
+    if done.messages != rows:
+        raise BenchError(f"of {rows} rows, {done.messages} were published")
+    return done
 
 
-def _replay(place: Place, table: Path, queue: str, where: str = "") -> int:
+def _replay(place: Place, table: Path, queue: str, where: str = "") -> Done:
+    """Raises `BenchError` if messages are missing."""
     place.declare(queue)
     noted = place.folder / "progress"
     sink = {"endpoints": place.endpoints, "queue": queue}
     job = ReplayJob(table, sink, noted, where=where)
     rows = replay(place.spark, job, show=lambda _tally, _units: None).rows
     noted.unlink()
-    return rows
+    found = place.client.reader(queue).stat().messages
+    if found < rows:
+        raise BenchError(f"{rows} rows were published to {queue!r}, and {found} are there")
+    return Done(rows, duplicates=found - rows)
 
 
-def write_to_nothing(place: Place) -> int:
+def write_to_nothing(place: Place) -> Done:
     """The replay's Spark job, file by file, with a sink that keeps nothing."""
     for file in sorted(place.table.iterdir()):
         frame = place.spark.read.parquet(file.as_uri())
         frame.sortWithinPartitions("queue", "epoch", "position").write.format("nothing").mode(
             "append"
         ).save()
-    return place.count
+    return Done(place.count)
 
 
-def publish_by_client(place: Place) -> int:
+def publish_by_client(place: Place) -> Done:
     """It stays for the scan."""
     place.declare(PUBLISHED_QUEUE)
     with place.client.publisher(PUBLISHED_QUEUE) as publisher:
         for file in sorted(place.table.iterdir()):
             bodies = pyarrow.parquet.read_table(file, columns=["body"])["body"]
             publisher.publish_batch(bodies.to_pylist())
-    return place.count
+    return Done(place.count)
 
 
-def scan_store(place: Place) -> int:
+def scan_store(place: Place) -> Done:
     """As the verb `scan` does."""
     found = counts(pieces_of(place.spark, _stores(place))).collect()
     bad = [row for row in found if row["status"] not in (OK, "torn")]
     if bad:
         raise BenchError(f"a store of a node that was stopped has findings: {bad[0]}")
-    return int(sum(row["rows"] for row in found if row["status"] == OK))
+    return Done(int(sum(row["rows"] for row in found if row["status"] == OK)))
 
 
-def read_files(place: Place) -> int:
+def read_files(place: Place) -> Done:
     """All bytes of the directory and their CRC-32, in this process."""
     [folder] = _stores(place).values()
     for path in sorted(folder.rglob("*")):
@@ -166,7 +172,7 @@ def read_files(place: Place) -> int:
             with path.open("rb") as file:
                 while data := file.read(READ_BYTES):
                     zlib.crc32(data)
-    return place.count
+    return Done(place.count)
 
 
 def _stores(place: Place) -> dict[str, Path]:
