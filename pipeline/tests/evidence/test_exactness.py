@@ -36,9 +36,8 @@ from ringmq_pipeline.jobs.checkpoints import committed_end
 KILLS = int(os.environ.get("RINGMQ_KILLS", "20"))
 SEED = int(os.environ.get("RINGMQ_SEED", "10"))
 WAIT_S = 600.0
-MASTER = "local-cluster[2,1,512]"
+MASTER = "local-cluster[2,1,1024]"
 TRIGGER_S = 5.0
-MEMORY = "spark.executor.memory=512m"
 # Of the command lines in a driver's session.
 MARKS = {"executor": "CoarseGrainedExecutorBackend", "worker": "pyspark.daemon"}
 FAULTS = ("driver", "node", *MARKS)
@@ -70,7 +69,7 @@ class IngestProcess:
         self.starts += 1
         with (self._folder / "ingest.log").open("ab") as log:
             self._process = subprocess.Popen(
-                self.command("--every", f"{TRIGGER_S:g}s", "--master", MASTER, "--conf", MEMORY),
+                self.command("--every", f"{TRIGGER_S:g}s", "--master", MASTER),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
