@@ -102,6 +102,24 @@ def test_of_a_storm_the_time_counts_in_which_one_node_is_harmed() -> None:
     assert judged(faults, 18.0) == 1.0
 
 
+def test_of_a_storm_that_killed_all_a_restored_disk_is_harmed_until_the_ring_begins() -> None:
+    """Seed 1126, round 94: of two that were up, one could begin no ring."""
+    faults = suffered(10.0, 12.4, "storm", "DiskRestored(b)", "b")
+    faults += suffered(10.3, 17.8, "storm", "Crash(a)", "a")
+    # The third one has never been down: with it the node with the restored disk could go on.
+    assert judged(faults, 19.9) == 5.5
+    faults += suffered(10.0, 10.2, "storm", "Crash(c)", "c")
+    assert judged(faults, 19.9) == 0.1
+    assert judged(faults, 24.0) == 4.2
+
+
+def test_of_a_storm_a_lost_disk_is_harmed_until_its_lease_is_over() -> None:
+    faults = suffered(10.0, 10.5, "storm", "DiskLost(b)", "b")
+    faults += suffered(11.0, 20.0, "storm", "Pause(c)", "c")
+    assert judged(faults, 19.1) == 1.0
+    assert judged(faults, 21.0) == 2.0
+
+
 def outcome_of(folder: Path, back_at: float, *, untimed: bool = False) -> Outcome:
     with History(folder / "history.jsonl") as written:
         for record in history(suffered(10.0, 11.0, "kill", "Crash(b)", "b"), back_at):

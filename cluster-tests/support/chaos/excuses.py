@@ -10,8 +10,8 @@ Pure. A ring has three replicas here, and `min_insync` 2.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from faults.rounds import TWO_DISKS
@@ -22,6 +22,7 @@ WITHOUT_SERVICE_S_MAX = 3.5
 # A lease of 6 s, and until etcd has noticed. A node whose disk was lost waits for the lease of the
 # life before; so do the others, if they need to know that this life is over.
 LEASE_OVER_S = 7.0
+REPLICAS = 3
 # From the start of a process until its replicas are synchronised.
 BACK_S = 2.0
 
@@ -36,6 +37,10 @@ ONE_BY_ONE = "one by one, the last disk lost"
 LAST_ONE = "the last one cut off"
 REGISTRY_AND_KILL = "registry away and a kill"
 OVERLAPPING = ("storm", "two at once")
+
+KILLED = frozenset({"Crash"})
+# Killed as well, and what comes back may begin no ring: its disk isn't what it had.
+UNWHOLE = frozenset({"DiskLost", "DiskRestored", "DiskCutUnseen"})
 
 # As the fault is written, in either direction.
 NODE_CUT_FROM_CLIENTS = re.compile(
@@ -95,7 +100,7 @@ def served(each: RoundSeen) -> list[tuple[float, float]]:
 def excused(each: RoundSeen) -> list[tuple[float, float]]:
     """The times of this round in which nobody can be served; they may overlap."""
     began_at, ended_at = each.began_at, each.ended_at
-    killed = [span for span in each.spans if span.kind in ("Crash", "DiskLost", "DiskCutUnseen")]
+    killed = [span for span in each.spans if span.kind in (KILLED | UNWHOLE)]
     lost = [span for span in each.spans if span.kind == "DiskLost"]
     leases_over_at = max((span.began_at + LEASE_OVER_S for span in lost), default=0.0)
     if each.kind in ALL_KILLED:
@@ -107,11 +112,32 @@ def excused(each: RoundSeen) -> list[tuple[float, float]]:
         return [(began_at, _last_end(each.spans, "RegistryCut"))]
     if each.kind == REGISTRY_AND_KILL:
         return [(began_at, _last_end(each.spans, "RegistryOutage"))]
-    return list(_overlapping(each.spans)) if each.kind in OVERLAPPING else []
+    if each.kind in OVERLAPPING:
+        return list(_overlapping([_until_whole(span, each.spans) for span in each.spans]))
+    return []
 
 
 def _last_end(spans: Iterable[Span], kind: str) -> float:
     return max(span.ended_at for span in spans if span.kind == kind)
+
+
+def _until_whole(span: Span, spans: Sequence[Span]) -> Span:
+    """A node whose disk was lost waits for its lease. One whose disk isn't what it had joins a ring
+    that is there: if all members were killed together, it is harmed until the last one is back."""
+    if span.kind not in UNWHOLE:
+        return span
+    if span.kind == "DiskLost":
+        span = replace(span, ended_at=max(span.ended_at, span.began_at + LEASE_OVER_S))
+    together = [
+        other
+        for other in spans
+        if other.kind in (KILLED | UNWHOLE)
+        and other.began_at < span.ended_at + BACK_S
+        and span.began_at < other.ended_at + BACK_S
+    ]
+    if len({node for other in together for node in other.nodes}) < REPLICAS:
+        return span
+    return replace(span, ended_at=max(other.ended_at for other in together))
 
 
 def _overlapping(spans: Iterable[Span]) -> Iterator[tuple[float, float]]:
