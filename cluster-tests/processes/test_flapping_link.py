@@ -16,12 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from etcd_server import require_etcd
-from loops import run
 from nemesis import Cluster
 from nemesis.cluster import NODE_PORT
-from nemesis.etcd_host import EtcdHost
-from nemesis.network import Network, NoNamespacesError
+from nemesis.network import Network
+from nemesis.on_hosts import play
 from nemesis.programs import Program
 from waiting import TooLateError
 
@@ -70,21 +68,7 @@ class Connection:
 
 def test_cut_whenever_something_is_sent_again(tmp_path: Path) -> None:
     """A link between two nodes is of no use if one of its connections brings nothing."""
-    require_etcd()
-
-    async def story(network: Network) -> None:
-        with EtcdHost(network, "etcd", tmp_path) as etcd:
-            await etcd.wait_ready()
-            async with Cluster(
-                tmp_path, registry=etcd.url, network=network, ring_timeout_s=2.0, lease_s=6.0
-            ) as cluster:
-                await published_while_the_link_flaps(cluster, network)
-
-    try:
-        with Network("a", "b", "c", "etcd", "client") as network:
-            run(story(network))
-    except NoNamespacesError as error:
-        pytest.skip(str(error))
+    play(tmp_path, ("client",), published_while_the_link_flaps, ring_timeout_s=2.0, lease_s=6.0)
 
 
 async def published_while_the_link_flaps(cluster: Cluster, network: Network) -> None:

@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from etcd_server import require_etcd
 from history.checker import check
 from history.records import Confirm, Publish, Record, from_line, merged
-from loops import run
 from nemesis import Cluster, until
-from nemesis.etcd_host import EtcdHost
-from nemesis.network import Network, NoNamespacesError
+from nemesis.network import Network
+from nemesis.on_hosts import play
 from nemesis.programs import Program
 from waiting import TooLateError, leeway
 
@@ -40,25 +37,7 @@ WITHOUT_SERVICE_S_MAX = 3.5
 # 17 s of batches, one each 0.03 s, and a consumer for as long: longer than a time without service
 # may be. It was as long as the cut, which ends when both have ended.
 SERVED_MESSAGES, SERVED_FOR_S = "140000", "17"
-HOSTS = ("a", "b", "c", "etcd", "left", "right")
-
-
-def play(path: Path, story: Callable[[Cluster, Network], Awaitable[None]]) -> None:
-    """On six hosts."""
-    require_etcd()
-
-    async def on_hosts(network: Network) -> None:
-        with EtcdHost(network, "etcd", path) as etcd:
-            await etcd.wait_ready()
-            async with Cluster(path, registry=etcd.url, network=network) as cluster:
-                await story(cluster, network)
-
-    try:
-        with Network(*HOSTS) as network:
-            run(on_hosts(network))
-    except NoNamespacesError as error:
-        pytest.skip(str(error))
-
+CLIENTS = ("left", "right")
 
 SEES_REGISTRY = pytest.mark.parametrize(
     "sees_registry", [True, False], ids=["sees etcd", "cut from etcd, too"]
@@ -67,12 +46,12 @@ SEES_REGISTRY = pytest.mark.parametrize(
 
 @SEES_REGISTRY
 def test_isolated_master(tmp_path: Path, sees_registry: bool) -> None:
-    play(tmp_path, partial(isolate, sees_registry=sees_registry))
+    play(tmp_path, CLIENTS, partial(isolate, sees_registry=sees_registry))
 
 
 @SEES_REGISTRY
 def test_clients_of_every_node_are_soon_served_again(tmp_path: Path, sees_registry: bool) -> None:
-    play(tmp_path, partial(clients_of_every_node, sees_registry=sees_registry))
+    play(tmp_path, CLIENTS, partial(clients_of_every_node, sees_registry=sees_registry))
 
 
 async def isolate(cluster: Cluster, network: Network, *, sees_registry: bool) -> None:

@@ -55,6 +55,7 @@ class HeldConnection:
                 return
             call, opened = await self._nodes.call(_open, deadline_s=deadline_s)
             self._call = call
+            call.call.give_up_after(HEARTBEATS_MISSED_MAX * opened.heartbeat_ms / 1000)
             self._nodes.identity.become(opened.connection)
             self._task = asyncio.get_running_loop().create_task(
                 self._keep(call, opened.heartbeat_ms / 1000), name="ringmq-connection"

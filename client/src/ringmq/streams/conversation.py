@@ -222,10 +222,16 @@ class Conversation(Generic[Request, Response]):
             self._heard_at = self._wrote_at = self._due_at = self._loop.time()
             self._answered_at = self._heard_at
             if self._heartbeat_s:
+                # A connection that was cut is of no use for the next stream either.
+                self._call.call.give_up_after(self._silence_s)
                 self._watch()
         else:
             limit_s, _ = TIME_LIMITS[phase]
             self._timer.set_at(self._loop.time() + limit_s)
+
+    @property
+    def _silence_s(self) -> float:
+        return HEARTBEATS_MISSED_MAX * self._heartbeat_s
 
     def _on_timer(self) -> None:
         if self._phase is ConversationPhase.LIVE:
@@ -246,7 +252,7 @@ class Conversation(Generic[Request, Response]):
             # This loop was away, not the node. Its heartbeats since then are still unread, and
             # to count the pause as its silence would tear down every stream after one.
             self._heard_at = now
-        silence_s = HEARTBEATS_MISSED_MAX * self._heartbeat_s
+        silence_s = self._silence_s
         if now >= self._heard_at + silence_s:
             self.out_of_touch = True
             self._give_up(f"silent for {silence_s:g} s")

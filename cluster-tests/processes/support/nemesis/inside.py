@@ -90,6 +90,14 @@ async def consume(seeds: str, queue: str, for_s: str) -> object:
     return came_at
 
 
+async def promote(seeds: str, queue: str, *nodes: str) -> object:
+    """One node after the other."""
+    async with ringmq.connect(seeds) as client:
+        for node in nodes:
+            await client.promote_mirror(queue, node)
+    return list(nodes)
+
+
 async def resume(seeds: str, queue: str, last: str) -> object:
     """The sequence that the producer is told and goes on from, or why it is told none."""
     async with RawStream(seeds.split(",")[0], "Publish") as stream:
@@ -129,6 +137,7 @@ async def main(what: str, *arguments: str) -> None:
         "declare": declare,
         "publish": publish,
         "consume": consume,
+        "promote": promote,
         "resume": resume,
         "drain": drain,
     }
