@@ -2,7 +2,8 @@
 
 `--against CHECKOUT` takes another tree of ours instead of RabbitMQ and prints the ratio of each
 pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
-the transport, `python -m bench scale` many queues, `python -m bench failover` dying masters,
+the transport, `python -m bench client` one publish at a time in the program that publishes,
+`python -m bench scale` many queues, `python -m bench failover` dying masters,
 `python -m bench routing` exchanges, TTL and priorities, `python -m bench backpressure` memory while
 something doesn't keep up, `python -m bench soak` over an hour of kills, `python -m bench pipeline`
 Spark beside the broker.
@@ -22,7 +23,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from bench import against, backpressure, rivals, soak, wire
+from bench import against, backpressure, client, rivals, soak, wire
 from bench.comparison import carry_out
 from bench.measure import BenchError
 from bench.storage import command as storage
@@ -129,6 +130,8 @@ def _verb(name: str) -> Verb | None:
             return Verb(storage.parse, storage.bench)
         case "wire":
             return Verb(wire.parse, wire.bench)
+        case "client":
+            return Verb(client.parse, client.bench)
         # Not above: these bring the cluster tests' nemesis, pika and Spark, which no other needs.
         case "failover":
             failover = import_module("bench.failover.command")

@@ -8,8 +8,8 @@
                 consumer.ack(batch)
 
 The same names, arguments, results and errors as in `ringmq.client`; each call waits. All clients
-of a process share one event loop in one daemon thread. The loop is of the kind that the
-program's event loop policy makes: asyncio's own, or uvloop's where uvloop is installed as policy.
+of a process share one event loop in one daemon thread. That loop is uvloop's, whatever
+the program's own event loop is.
 """
 
 from __future__ import annotations
