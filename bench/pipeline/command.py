@@ -126,9 +126,9 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
     result = merged(path, parsed.rows, facts, runs)
     content = result.to_json(name)
     path.write_text(json.dumps(content, indent=2) + "\n")
-    report.draw(path.with_suffix(".png"), result.runs)
+    kinds = ".json and .png" if report.draw(path.with_suffix(".png"), result.runs) else ".json"
     if parsed.json:
         print(json.dumps(content))
     else:
         report.print_report(Console(), result.runs)
-    progress.print(f"written: {(target / name).relative_to(ROOT)}.json and .png")
+    progress.print(f"written: {(target / name).relative_to(ROOT)}{kinds}")

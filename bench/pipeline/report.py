@@ -188,12 +188,12 @@ def _growth(row: str, runs: Sequence[Measured]) -> Table:
     return table
 
 
-def draw(path: Path, runs: Sequence[Measured]) -> None:
-    """Megabytes a second of each case, and the processor time of a message; nothing if there are
-    only cases at settings."""
+def draw(path: Path, runs: Sequence[Measured]) -> bool:
+    """Megabytes a second of each case, and the processor time of a message. False, and no file, if
+    there are only cases at settings: the picture has none of these."""
     shown = [each for each in measured_cases(runs) if each.name != TASKS_FAIL]
     if not shown:
-        return
+        return False
     names = [each.name for each in shown]
     colours = [OURS_COLOUR if each.goals else BOUND_COLOUR for each in shown]
     figure, (rates, costs) = pyplot.subplots(1, 2, figsize=(11, 0.42 * len(shown) + 1.2))
@@ -224,3 +224,4 @@ def draw(path: Path, runs: Sequence[Measured]) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+    return True

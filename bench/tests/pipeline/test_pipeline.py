@@ -102,8 +102,29 @@ def test_settings_stand_side_by_side_and_are_not_judged(tmp_path: Path) -> None:
     # The same processor time in four times the time.
     assert line.split()[-2:] == ["4.00", "1.00"]
     assert report.to_json(runs)["goals"] == []
-    report.draw(tmp_path / "picture.png", runs)
+    assert not report.draw(tmp_path / "picture.png", runs)
     assert not (tmp_path / "picture.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("run", "kinds"),
+    [
+        (run_of(cases.SCAN, 1, 1.0), ".json and .png"),
+        (run_of(cases.INGEST, 1, 1.0, row=cases.SIZES, setting="1 GB"), ".json"),
+    ],
+    ids=["a picture", "none of settings"],
+)
+def test_a_run_says_which_files_it_wrote(
+    run: Measured, kinds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, folder in {"ROOT": "", "BUILD": "build", "RESULTS": "results"}.items():
+        monkeypatch.setattr(command, name, tmp_path / folder)
+    monkeypatch.setattr(command, "run_rows", lambda *_: [run])
+    said = io.StringIO()
+    parsed = command.parse(["--rows", run.row, "--save", "saved", "--json"])
+    command.bench(parsed, Console(file=said, width=200))
+    assert said.getvalue().splitlines()[-1] == f"written: results/saved{kinds}"
+    assert (tmp_path / "results" / "saved.png").exists() == (".png" in kinds)
 
 
 def test_a_row_takes_its_own_place_in_a_file_and_leaves_the_others(tmp_path: Path) -> None:
