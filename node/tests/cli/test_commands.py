@@ -218,6 +218,7 @@ def test_a_lazy_queue_says_where_its_messages_are(
     assert numbers["message_store_bytes"] >= 5_000_000
     assert numbers["message_store_garbage_bytes"] < 100_000
     assert numbers["journal_bytes_written"] >= storage["journal_bytes_written"]
+    assert numbers["message_store_bytes_written"] >= storage["body_bytes_stored"]
     assert numbers["rounds"] > 0
     assert numbers["journals_sealed"] == numbers["sealed_bytes"] == 0
 

@@ -91,6 +91,39 @@ def test_a_round_of_several_queues_is_one_sync() -> None:
     run_store(store, work)
 
 
+def test_the_numbers_of_a_store_are_what_it_has_given_to_write() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, LONG)
+
+    async def everywhere() -> None:
+        await rounds(store, 1)
+        # Of more than `embed_below`: to the message store.
+        publish(store.open_queue("one"), bytes(5000))
+        await store.sync()
+
+    async def work() -> None:
+        # Its folders and files are made, and their headers written.
+        await everywhere()
+        await rounds(store, 1)
+        before, calls = store.statistics(), len(disk.log)
+        await everywhere()
+        after = store.statistics()
+        written = [
+            getattr(after, name) - getattr(before, name)
+            for name in (
+                "journal_bytes_written",
+                "commit_log_bytes_written",
+                "message_store_bytes_written",
+                "segment_bytes_written",
+            )
+        ]
+        given = sum(len(call.data) for call in disk.log[calls:] if call.name == "write")
+        assert sum(written) == given
+        assert [each > 0 for each in written] == [True, True, True, False]
+
+    run_store(store, work)
+
+
 def test_a_round_of_one_queue_goes_straight_to_its_journal() -> None:
     disk = SimulatedDisk()
     store = open_store(disk, LONG)

@@ -33,6 +33,8 @@ class StoreNumbers:
     body_bytes_elided: int
     message_store_bytes: int
     message_store_garbage_bytes: int
+    commit_log_bytes_written: int
+    message_store_bytes_written: int
     scrub_passes: int
     scrub_bytes: int
     scrub_faults: int
@@ -50,6 +52,8 @@ class StoreNumbers:
             body_bytes_elided=wire.body_bytes_elided,
             message_store_bytes=wire.message_store_bytes,
             message_store_garbage_bytes=wire.message_store_garbage_bytes,
+            commit_log_bytes_written=wire.commit_log_bytes_written,
+            message_store_bytes_written=wire.message_store_bytes_written,
             scrub_passes=wire.scrub_passes,
             scrub_bytes=wire.scrub_bytes,
             scrub_faults=wire.scrub_faults,

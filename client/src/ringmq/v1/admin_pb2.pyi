@@ -215,6 +215,8 @@ class StoreNumbers(google.protobuf.message.Message):
     BODY_BYTES_ELIDED_FIELD_NUMBER: builtins.int
     MESSAGE_STORE_BYTES_FIELD_NUMBER: builtins.int
     MESSAGE_STORE_GARBAGE_BYTES_FIELD_NUMBER: builtins.int
+    COMMIT_LOG_BYTES_WRITTEN_FIELD_NUMBER: builtins.int
+    MESSAGE_STORE_BYTES_WRITTEN_FIELD_NUMBER: builtins.int
     SCRUB_PASSES_FIELD_NUMBER: builtins.int
     SCRUB_BYTES_FIELD_NUMBER: builtins.int
     SCRUB_FAULTS_FIELD_NUMBER: builtins.int
@@ -237,6 +239,11 @@ class StoreNumbers(google.protobuf.message.Message):
     belong to messages that no queue refers to.
     """
     message_store_garbage_bytes: builtins.int
+    commit_log_bytes_written: builtins.int
+    """Bytes written to the node's commit log, which the journals get once more; and to the message
+    stores, by compaction too. With those above they are all that is written for messages.
+    """
+    message_store_bytes_written: builtins.int
     scrub_passes: builtins.int
     """The background scrub: finished passes over everything on disk, bytes read, damaged places found,
     and live messages whose bodies were in them. These are fetched again from other replicas.
@@ -256,12 +263,14 @@ class StoreNumbers(google.protobuf.message.Message):
         body_bytes_elided: builtins.int = ...,
         message_store_bytes: builtins.int = ...,
         message_store_garbage_bytes: builtins.int = ...,
+        commit_log_bytes_written: builtins.int = ...,
+        message_store_bytes_written: builtins.int = ...,
         scrub_passes: builtins.int = ...,
         scrub_bytes: builtins.int = ...,
         scrub_faults: builtins.int = ...,
         scrub_messages: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["body_bytes_elided", b"body_bytes_elided", "journal_bytes_written", b"journal_bytes_written", "journals_sealed", b"journals_sealed", "message_store_bytes", b"message_store_bytes", "message_store_garbage_bytes", b"message_store_garbage_bytes", "queue_memory_bytes", b"queue_memory_bytes", "rounds", b"rounds", "scrub_bytes", b"scrub_bytes", "scrub_faults", b"scrub_faults", "scrub_messages", b"scrub_messages", "scrub_passes", b"scrub_passes", "sealed_bytes", b"sealed_bytes", "segment_bytes_written", b"segment_bytes_written"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["body_bytes_elided", b"body_bytes_elided", "commit_log_bytes_written", b"commit_log_bytes_written", "journal_bytes_written", b"journal_bytes_written", "journals_sealed", b"journals_sealed", "message_store_bytes", b"message_store_bytes", "message_store_bytes_written", b"message_store_bytes_written", "message_store_garbage_bytes", b"message_store_garbage_bytes", "queue_memory_bytes", b"queue_memory_bytes", "rounds", b"rounds", "scrub_bytes", b"scrub_bytes", "scrub_faults", b"scrub_faults", "scrub_messages", b"scrub_messages", "scrub_passes", b"scrub_passes", "sealed_bytes", b"sealed_bytes", "segment_bytes_written", b"segment_bytes_written"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StoreNumbers: typing_extensions.TypeAlias = StoreNumbers

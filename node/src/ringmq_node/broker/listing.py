@@ -332,6 +332,8 @@ def store_numbers(store: Store) -> StoreNumbers:
         body_bytes_elided=found.body_bytes_elided,
         message_store_bytes=sum(each.file_bytes_now for each in both),
         message_store_garbage_bytes=sum(each.garbage_bytes_now for each in both),
+        commit_log_bytes_written=found.commit_log_bytes_written,
+        message_store_bytes_written=found.message_store_bytes_written,
         scrub_passes=store.counters.scrub_passes,
         scrub_bytes=store.counters.scrub_bytes,
         scrub_faults=store.counters.scrub_faults,

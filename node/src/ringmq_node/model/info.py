@@ -257,6 +257,8 @@ class StoreNumbers:
     body_bytes_elided: int
     message_store_bytes: int
     message_store_garbage_bytes: int
+    commit_log_bytes_written: int
+    message_store_bytes_written: int
     scrub_passes: int
     scrub_bytes: int
     scrub_faults: int

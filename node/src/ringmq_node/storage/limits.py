@@ -93,6 +93,8 @@ class Counters:
     files_synced: int = 0
     journal_bytes: int = 0
     commit_log_bytes: int = 0
+    # Without what compaction has moved.
+    message_store_bytes: int = 0
     sealed: int = 0
     # Of journals that are sealed and not flushed yet.
     sealed_bytes: int = 0

@@ -396,6 +396,7 @@ class GroupCommit:
             self._log.written(current.log)
             self._host.counters.commit_log_bytes += current.log.end - current.log.offset
         for store, stored in current.stored:
+            self._host.counters.message_store_bytes += stored.size_bytes
             store.committed(stored)
         self._host.round_ended(current.jobs)
         # The next round is on its way before the callers of `sync` hear of this one.

@@ -32,6 +32,8 @@ class StoreStatistics:
     segments_now: int
     segment_bytes_written: int
     segments_deleted: int
+    # To both message stores, by compaction too.
+    message_store_bytes_written: int
     # Blocks read back from disk.
     blocks_read: int
     failed_now: bool
@@ -65,6 +67,9 @@ def collect(
         segments_now=sum(len(queue.bodies.segments) for queue in queues),
         segment_bytes_written=counters.segment_bytes,
         segments_deleted=counters.segments_deleted,
+        message_store_bytes_written=counters.message_store_bytes
+        + messages.moved_bytes
+        + messages_transient.moved_bytes,
         blocks_read=counters.blocks_read,
         failed_now=failed_now,
         messages=messages,
