@@ -84,8 +84,9 @@ class Measurement:
 
     `broker_cpu_s` is user and system time of all broker processes from just before the publisher
     starts to `SETTLE_S` after it ends, and `written_bytes` what they have had written to the disk
-    in that time. `others_cores` is the CPU that all other processes of the machine took then, in
-    cores: noise, and the other peers' idling.
+    in that time, in whole pages. `handed_bytes` is what they have given to write(2) for messages
+    then, as they count it themselves; None for a peer that doesn't. `others_cores` is the CPU that
+    all other processes of the machine took then, in cores: noise, and the other peers' idling.
     """
 
     peer: str
@@ -95,11 +96,21 @@ class Measurement:
     broker_cpu_s: float
     others_cores: float
     written_bytes: int = 0
+    handed_bytes: int | None = None
 
     @property
     def written_per_body_byte(self) -> float:
         """Of each of the copies."""
-        return self.written_bytes / (self.point.count * self.point.size_bytes * COPIES)
+        return self.written_bytes / self._body_bytes
+
+    @property
+    def handed_per_body_byte(self) -> float | None:
+        """Of each of the copies."""
+        return None if self.handed_bytes is None else self.handed_bytes / self._body_bytes
+
+    @property
+    def _body_bytes(self) -> int:
+        return self.point.count * self.point.size_bytes * COPIES
 
     @property
     def broker_cpu_s_per_million(self) -> float:
@@ -114,6 +125,7 @@ class Measurement:
             "broker_cpu_s_per_million": self.broker_cpu_s_per_million,
             "client_cpu_s_per_million": self.client_cpu_s_per_million,
             "written_per_body_byte": self.written_per_body_byte,
+            "handed_per_body_byte": self.handed_per_body_byte,
         }
 
 
@@ -129,6 +141,11 @@ class Peer(Protocol):
 
     def broker_pids(self) -> Sequence[int]:
         """The processes whose trees are the brokers. Empty for the bare disk."""
+        ...
+
+    def handed_bytes(self) -> int | None:
+        """Bytes that the brokers have given to write(2) for messages since they were started;
+        None if they don't count them."""
         ...
 
     def prepare(self, queues: Sequence[str]) -> None:
@@ -154,6 +171,8 @@ def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
     queues = [f"w{point.window}.r{round_number}.{number}" for number in range(point.queues)]
     peer.prepare(queues)
     pids = peer.broker_pids()
+    # Asked before the brokers' CPU is looked at, and after: an answer costs some.
+    handed_before = peer.handed_bytes()
     brokers_before = procs.tree_cpu_s(pids)
     written_before = procs.tree_written_bytes(pids)
     machine_before = procs.machine_cpu()
@@ -166,6 +185,7 @@ def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
     machine = procs.machine_cpu().since(machine_before)
     # The run's own CPU is not noise: the publisher's, a child that has ended by now.
     ours = brokers + procs.own_cpu_s() - own_before
+    handed = peer.handed_bytes()
     peer.remove(queues)
     if report.acked != point.count or report.nacked:
         raise BenchError(
@@ -179,6 +199,7 @@ def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
         broker_cpu_s=brokers,
         others_cores=max(0.0, machine.busy_s - ours) / machine.elapsed_s,
         written_bytes=written,
+        handed_bytes=None if handed is None or handed_before is None else handed - handed_before,
     )
 
 

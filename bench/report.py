@@ -51,6 +51,10 @@ COLUMNS = (
 )
 # Of the rows with a consumer.
 CONSUMED = Column("consumed_per_s", "consumed/s", lambda each: each.client.consumed_per_s or 0, 0)
+# Of peers that count it.
+HANDED = Column(
+    "handed", "handed to write/body byte", lambda each: each.handed_per_body_byte or 0, 2
+)
 # Figures that goals bound, and that no table has.
 _JUDGED = (
     Column("tail", "p99 / p50", lambda each: each.client.p99_ms / each.client.p50_ms, 2),
@@ -67,10 +71,12 @@ _JUDGED = (
         0,
     ),
 )
-_BY_NAME = {column.name: column for column in (*COLUMNS, CONSUMED, *_JUDGED)}
+_BY_NAME = {column.name: column for column in (*COLUMNS, CONSUMED, HANDED, *_JUDGED)}
 QUORUM = "rabbitmq-quorum"
 RAW = "raw-ring"
 
+# Of each row: two copies of a body, with a tenth for headers.
+_HANDED_GOAL = Goal("handed", at_most=2.2)
 # Of messages of 1 KiB without a consumer, by (queues, window).
 _GOALS = {
     (1, 1): (
@@ -109,10 +115,11 @@ _GOALS = {
 def goals_for(point: Point) -> tuple[Goal, ...]:
     """Latency where one message is alone, rates, and CPU and the tail where the window is open."""
     if point.consumed:
-        return (Goal("each_way_per_s", at_least=80_000),)
+        return (Goal("each_way_per_s", at_least=80_000), _HANDED_GOAL)
     if point.size_bytes > 1024:
-        return (Goal("rate_per_s", beside=RAW, at_least=0.8),)
-    return _GOALS.get((point.queues, point.window), ())
+        return (Goal("rate_per_s", beside=RAW, at_least=0.8), _HANDED_GOAL)
+    goals = _GOALS.get((point.queues, point.window), ())
+    return (*goals, _HANDED_GOAL) if goals else ()
 
 
 def verdicts(measurements: Sequence[Measurement], points: Sequence[Point]) -> list[Verdict[Point]]:
@@ -132,12 +139,41 @@ def verdicts(measurements: Sequence[Measurement], points: Sequence[Point]) -> li
 def _verdict(
     measurements: Sequence[Measurement], point: Point, goal: Goal
 ) -> Verdict[Point] | None:
-    ours = select(measurements, OURS, point)
-    value = _BY_NAME[goal.figure].value
+    column = _BY_NAME[goal.figure]
+    ours = _runs(measurements, OURS, point, column)
     if goal.beside is None:
-        return Verdict(point, goal, spread([*map(value, ours)])) if ours else None
-    theirs = select(measurements, goal.beside, point)
-    return Verdict(point, goal, paired_ratio(ours, theirs, value)) if ours and theirs else None
+        return Verdict(point, goal, spread([*map(column.value, ours)])) if ours else None
+    theirs = _runs(measurements, goal.beside, point, column)
+    if not ours or not theirs:
+        return None
+    return Verdict(point, goal, paired_ratio(ours, theirs, column.value))
+
+
+def _runs(
+    measurements: Sequence[Measurement], peer: str, point: Point, column: Column
+) -> list[Measurement]:
+    """Those that have the figure."""
+    runs = select(measurements, peer, point)
+    if column is HANDED:
+        return [each for each in runs if each.handed_bytes is not None]
+    return runs
+
+
+def _summary(
+    measurements: Sequence[Measurement], peer: str, point: Point, column: Column
+) -> dict[str, float] | None:
+    runs = _runs(measurements, peer, point, column)
+    return asdict(spread([*map(column.value, runs)])) if runs else None
+
+
+def beside_raw(measurements: Sequence[Measurement], verdict: Verdict[Point]) -> str:
+    """Of a missed goal: our figure, and that of a ring without a broker. Empty if none has it."""
+    column = _BY_NAME[verdict.goal.figure]
+    ours, raw = (_runs(measurements, peer, verdict.subject, column) for peer in (OURS, RAW))
+    if verdict.is_met or not raw:
+        return ""
+    medians = [spread([*map(column.value, runs)]).median for runs in (ours, raw)]
+    return "; ours {0:.{2}f}, the raw ring's {1:.{2}f}".format(*medians, column.digits)
 
 
 def peers_of(measurements: Sequence[Measurement]) -> list[str]:
@@ -164,7 +200,7 @@ def print_report(
         heading = _BY_NAME[verdict.goal.figure].heading
         console.print(
             f"[{colour}]{word:7}[/] {verdict.subject.label()}: {heading} {verdict.goal.text()}, "
-            f"is {inline(verdict.value, 2)}"
+            f"is {inline(verdict.value, 2)}{beside_raw(measurements, verdict)}"
         )
     noise = spread([each.others_cores for each in measurements])
     console.print(
@@ -188,6 +224,13 @@ def _table(measurements: Sequence[Measurement], point: Point) -> Table:
         cells = [cell(spread(list(map(column.value, of))), column.digits) for of in runs.values()]
         ratios = [cell(paired_ratio(runs[OURS], runs[peer], column.value), 2) for peer in rivals]
         table.add_row(column.heading, *cells, *ratios)
+    counted = {peer: _runs(measurements, peer, point, HANDED) for peer in runs}
+    if any(counted.values()):
+        cells = [
+            cell(spread([*map(HANDED.value, of)]), HANDED.digits) if of else "-"
+            for of in counted.values()
+        ]
+        table.add_row(HANDED.heading, *cells, *("-" for _ in rivals))
     return table
 
 
@@ -246,10 +289,8 @@ def to_json(
                 "peer": peer,
                 "point": asdict(point),
                 **{
-                    column.name: asdict(
-                        spread([column.value(e) for e in select(measurements, peer, point)])
-                    )
-                    for column in (*COLUMNS, CONSUMED)
+                    column.name: _summary(measurements, peer, point, column)
+                    for column in (*COLUMNS, CONSUMED, HANDED)
                 },
             }
             for point in points
@@ -263,6 +304,9 @@ def to_json(
                 "value": asdict(verdict.value),
                 "wanted": verdict.goal.text(),
                 "met": verdict.is_met,
+                "raw_ring": _summary(
+                    measurements, RAW, verdict.subject, _BY_NAME[verdict.goal.figure]
+                ),
             }
             for verdict in verdicts(measurements, points)
         ],

@@ -35,6 +35,9 @@ class Footing:
     def broker_pids(self) -> Sequence[int]:
         return ()
 
+    def handed_bytes(self) -> int | None:
+        return None
+
     def prepare(self, queues: Sequence[str]) -> None:
         (queue,) = queues
         self._file(queue).touch(0o600, exist_ok=False)

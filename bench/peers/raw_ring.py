@@ -265,6 +265,9 @@ class RawRing:
     def broker_pids(self) -> Sequence[int]:
         return [node.pid for node in self._nodes]
 
+    def handed_bytes(self) -> int | None:
+        return None
+
     def prepare(self, queues: Sequence[str]) -> None:
         self._directory.mkdir(exist_ok=True)
         self._ports = [procs.free_port() for _ in range(NODES)]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import ringmq
 from bench.measure import BenchError, ClientReport, Point
 from ringmq_base.logs import LogFault, log_faults
 
@@ -25,6 +26,13 @@ NODES = 3
 TREE = Path(__file__).resolve().parents[2]
 # Of the faults in the nodes' logs, as many are printed: the later ones seldom say more.
 FAULTS_SHOWN_MAX = 3
+# Of a node's store, all that it writes for messages.
+WRITTEN = (
+    "journal_bytes_written",
+    "commit_log_bytes_written",
+    "segment_bytes_written",
+    "message_store_bytes_written",
+)
 _QUEUES = Path(__file__).with_name("ringmq_queues.py")
 _CONTROL_TIMEOUT_S = 60.0
 _PUBLISH_TIMEOUT_S = 600.0
@@ -93,6 +101,14 @@ class RingPeer:
     def broker_pids(self) -> Sequence[int]:
         return self._pids
 
+    def handed_bytes(self) -> int | None:
+        """Not by the command, which takes seconds to start on a busy machine: meanwhile an idle
+        node begins to copy messages into segments. An older tree doesn't count all of it."""
+        if self._tree != TREE:
+            return None
+        with ringmq.connect_sync(self.seeds) as client:
+            return handed(self.name, client.cluster_status(with_resources=True))
+
     def prepare(self, queues: Sequence[str]) -> None:
         self._queues("declare", queues)
 
@@ -155,6 +171,16 @@ class RingPeer:
             return json.loads(done.stdout)
         except json.JSONDecodeError as error:
             raise BenchError(f"{said} didn't print JSON: {done.stdout[:200]!r}") from error
+
+
+def handed(name: str, status: ringmq.ClusterStatus) -> int:
+    """What the stores of all nodes have given to write(2) for messages."""
+    total = 0
+    for node in status.nodes:
+        if node.resources is None:
+            raise BenchError(f"{name}: {node.node} hasn't said what its store has written")
+        total += sum(getattr(node.resources.store, field) for field in WRITTEN)
+    return total
 
 
 def check_logs(name: str, logs: Sequence[Path], *, expected: Sequence[str] = ()) -> None:

@@ -35,6 +35,9 @@ class InstantPeer:
     def broker_pids(self) -> Sequence[int]:
         return ()
 
+    def handed_bytes(self) -> int | None:
+        return None
+
     def prepare(self, queues: Sequence[str]) -> None:
         assert not self.queues.intersection(queues)
         self.queues.update(queues)

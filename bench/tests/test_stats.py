@@ -87,6 +87,29 @@ def test_a_goal_is_met_by_either_of_two_bounds() -> None:
     ]
 
 
+def test_a_missed_goal_has_the_raw_rings_figure_beside_ours() -> None:
+    many = replace(OPEN, window=1, queues=10)
+    measurements = [
+        measurement("ringmq", many, 1, rate=2000),
+        # A table sets what both have written beside each other.
+        replace(measurement("rabbitmq", many, 1, rate=1000), written_bytes=1),
+        measurement("raw-ring", many, 1, rate=8600),
+    ]
+    (missed,) = report.verdicts(measurements, [many])
+    assert report.beside_raw(measurements, missed) == "; ours 2000, the raw ring's 8600"
+    assert report.beside_raw(measurements[:2], missed) == ""
+    quick = [measurement("ringmq", many, 1, rate=3000), *measurements[1:]]
+    (met,) = report.verdicts(quick, [many])
+    assert report.beside_raw(quick, met) == ""
+    said = io.StringIO()
+    report.print_report(Console(file=said), measurements, [many])
+    assert "is 2.00 (2.00 - 2.00); ours 2000, the raw ring's 8600" in " ".join(
+        said.getvalue().split()
+    )
+    (goal,) = report.to_json("try", {}, measurements, [many])["goals"]
+    assert goal["raw_ring"]["median"] == 8600
+
+
 def test_bytes_are_counted_for_each_copy() -> None:
     written = replace(measurement("ringmq", OPEN, 1, rate=1), written_bytes=6 * 1000 * 1024)
     assert written.written_per_body_byte == 2

@@ -100,6 +100,9 @@ class NatsPeer:
     def broker_pids(self) -> Sequence[int]:
         return [server.pid for server in self._servers]
 
+    def handed_bytes(self) -> int | None:
+        return None
+
     def prepare(self, queues: Sequence[str]) -> None:
         answers = self._ask([_create(_stream(queue)) for queue in queues])
         for queue, answer in zip(queues, answers, strict=True):

@@ -96,6 +96,9 @@ class RabbitPeer:
     def broker_pids(self) -> Sequence[int]:
         return self._cluster.broker_pids()
 
+    def handed_bytes(self) -> int | None:
+        return None
+
     def prepare(self, queues: Sequence[str]) -> None:
         for queue in queues:
             self._run_client(_NOTHING, queue)
