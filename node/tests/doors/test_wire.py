@@ -16,6 +16,7 @@ from ringmq.v1 import ring_pb2 as ring
 from ringmq_base.ranges import RangeSet
 from ringmq_node.broker.peers import Promoted
 from ringmq_node.doors.grpc import wire
+from ringmq_node.model.deaths import DeathReason
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.info import (
     ClusterStatus,
@@ -36,7 +37,9 @@ from ringmq_node.model.info import (
 )
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.doomed import RUN_BYTES, Doomed
 from ringmq_node.queue.leases import QueueLease
+from ringmq_node.queue.priorities import Priorities
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 
@@ -174,6 +177,49 @@ def test_a_state_travels_whole_and_in_pieces() -> None:
     assert there == state
     there.check()
     assert there.digest() == state.digest()
+
+
+def test_doomed_runs_and_priorities_travel_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was unpacked in one piece: 100 000 doomed runs took a fifth of a second."""
+    count_of_ranges = 2 * wire.STATE_PIECE + 10
+    priorities = Priorities()
+    priorities.of(3).update(holes(count_of_ranges))
+    doomed = Doomed()
+    doomed.doom(holes(2 * wire.DOOMED_PIECE + 10), DeathReason.REJECTED)
+    state = ReplicatedState(
+        last_number=9,
+        next_position=2 * count_of_ranges,
+        live=holes(count_of_ranges),
+        priorities=priorities,
+        doomed=doomed,
+    )
+    runs: list[int] = []
+    ranges: list[int] = []
+    of_runs, of_ranges = Doomed.extend_packed, RangeSet.extend_packed
+
+    def counted_runs(self: Doomed, data: bytes | memoryview) -> None:
+        runs.append(len(data) // RUN_BYTES)
+        of_runs(self, data)
+
+    def counted_ranges(self: RangeSet, data: bytes | memoryview) -> None:
+        ranges.append(len(data) // wire.RANGE_BYTES)
+        of_ranges(self, data)
+
+    async def travelled() -> ReplicatedState:
+        response = await wire.state_to_wire(state)
+        assert response.doomed == doomed.pack()
+        monkeypatch.setattr(Doomed, "extend_packed", counted_runs)
+        monkeypatch.setattr(RangeSet, "extend_packed", counted_ranges)
+        return await wire.state_from_wire(response)
+
+    there = run(travelled())
+    assert there == state
+    there.check()
+    assert runs == [wire.DOOMED_PIECE, wire.DOOMED_PIECE, 10]
+    assert ranges == [wire.STATE_PIECE, wire.STATE_PIECE, 10] * 2
+    twin = there.copy()
+    assert twin == there
+    twin.check()
 
 
 @pytest.mark.parametrize(

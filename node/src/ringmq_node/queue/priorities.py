@@ -81,6 +81,13 @@ class Priorities:
     def unpack(cls, data: bytes | memoryview) -> Priorities:
         """Raises `ValueError` for other bytes than `pack` makes."""
         found = cls()
+        for priority, ranges in cls.packed_levels(memoryview(data)):
+            found.of(priority).extend_packed(ranges)
+        return found
+
+    @staticmethod
+    def packed_levels(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+        """Each priority of `pack`, with its packed ranges. Raises `ValueError` for other bytes."""
         at, before = 0, PRIORITY_MAX + 1
         while at < len(data):
             if at + _LEVEL.size > len(data):
@@ -90,9 +97,8 @@ class Priorities:
             end = at + _RANGE_BYTES * count
             if not 0 < priority < before or not count or end > len(data):
                 raise ValueError(f"priority {priority} with {count} ranges behind {before}")
-            found.of(priority).extend_packed(data[at:end])
+            yield priority, data[at:end]
             at, before = end, priority
-        return found
 
     def subtract(self, ranges: Sequence[Range]) -> None:
         """These messages are gone."""

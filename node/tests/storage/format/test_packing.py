@@ -9,15 +9,18 @@ from loops import run
 
 from ringmq_base.pieces import timed_by
 from ringmq_base.ranges import RangeSet, SummedRangeSet
+from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.doomed import Doomed, DoomedRun
 from ringmq_node.queue.marks import Marks
 from ringmq_node.queue.priorities import Priorities
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import PackedParts, packed_in_pieces
 from ringmq_node.storage.format import checkpoint
 from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
-from ringmq_node.storage.format.packing import RANGES_PACKED_MAX
+from ringmq_node.storage.format.packing import RANGES_PACKED_MAX, RUNS_PACKED_MAX
 
+REJECTED = DeathReason.REJECTED
 RANGES = 2 * RANGES_PACKED_MAX + 10
 
 
@@ -37,6 +40,10 @@ def long_state() -> ReplicatedState:
         counts=DeliveryCounts([every(6)]),
         expiries=Marks((at, at, at + 1) for at in range(0, 2 * RANGES, 2)),
         priorities=priorities,
+        doomed=Doomed(
+            RUNS_PACKED_MAX + 11,
+            [DoomedRun(at + 1, 4 * at, 4 * at, REJECTED) for at in range(RUNS_PACKED_MAX + 10)],
+        ),
     )
 
 
@@ -65,6 +72,7 @@ def test_nothing_is_left_to_pack_for_the_checkpoint(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patched:
         patched.setattr(RangeSet, "pack", None)
         patched.setattr(Marks, "pack", None)
+        patched.setattr(Doomed, "pack", None)
         data = encoded(state, packed)
     assert data == encoded(state, PackedParts())
 
@@ -86,6 +94,6 @@ def test_a_part_is_packed_in_pieces_of_work() -> None:
             await packed_in_pieces(long_state())
         beside.cancel()
         # `live` and the marks three times, the others once or twice.
-        assert turns >= 9
+        assert turns >= 11
 
     run(main())

@@ -41,7 +41,7 @@ from ringmq_node.model.records import QueueMode
 from ringmq_node.model.topology import sorted_arguments
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.counts import DeliveryCounts
-from ringmq_node.queue.doomed import Doomed
+from ringmq_node.queue.doomed import RUN_BYTES, Doomed
 from ringmq_node.queue.gaps import SequenceGaps
 from ringmq_node.queue.leases import QueueLease
 from ringmq_node.queue.marks import MARK_BYTES, Marks
@@ -53,7 +53,7 @@ from ringmq_node.resources.flow import Reasons
 from ringmq_node.storage import packed_in_pieces
 
 # Positions, or values of positions.
-P = TypeVar("P", RangeSet, SummedRangeSet, Marks)
+P = TypeVar("P", RangeSet, SummedRangeSet, Marks, Doomed)
 RANGE_BYTES = 16
 
 _MODES = {
@@ -371,6 +371,8 @@ def resources_from_wire(resources: admin.Resources) -> NodeResources:
 
 # Ranges, or marks, that are unpacked in one piece: some 5 ms.
 STATE_PIECE = 20_000
+# Doomed runs that are unpacked in one piece: some 10 ms.
+DOOMED_PIECE = 4000
 
 
 async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
@@ -390,7 +392,7 @@ async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
         purged_end=state.purged_end,
         leases=[lease_to_wire(lease) for lease in state.leases.values()],
         sequence_gaps=state.gaps.pack() if state.gaps else b"",
-        doomed=b"" if state.doomed is None else state.doomed.pack(),
+        doomed=b"" if state.doomed is None else packed.of(state.doomed),
         next_letter=0 if state.doomed is None else state.doomed.next_letter,
         used=state.used,
         epochs=[
@@ -440,7 +442,7 @@ async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
             [await _unpacked(plane, SummedRangeSet(), RANGE_BYTES) for plane in response.counts]
         ),
         expiries=await _unpacked(response.expiries, Marks(), MARK_BYTES),
-        priorities=Priorities.unpack(response.priorities),
+        priorities=await _priorities(response.priorities),
         acked_end=response.acked_end,
         purged_end=response.purged_end,
         leases={each.name: lease_from_wire(each) for each in response.leases},
@@ -448,7 +450,9 @@ async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
         if response.sequence_gaps
         else SequenceGaps(),
         doomed=(
-            Doomed.unpack(response.next_letter, response.doomed) if response.next_letter else None
+            await _unpacked(response.doomed, Doomed(response.next_letter), RUN_BYTES, DOOMED_PIECE)
+            if response.next_letter
+            else None
         ),
         used=response.used,
     )
@@ -458,10 +462,19 @@ async def _positions(data: bytes) -> SummedRangeSet:
     return await _unpacked(data, SummedRangeSet(), RANGE_BYTES)
 
 
-async def _unpacked(data: bytes, into: P, each_bytes: int) -> P:
+async def _priorities(data: bytes) -> Priorities:
+    found = Priorities()
+    for priority, ranges in Priorities.packed_levels(memoryview(data)):
+        await _unpacked(ranges, found.of(priority), RANGE_BYTES)
+    return found
+
+
+async def _unpacked(
+    data: bytes | memoryview, into: P, each_bytes: int, piece: int = STATE_PIECE
+) -> P:
     whole = memoryview(data)
     pieces = Pieces()
-    for start in range(0, len(whole), STATE_PIECE * each_bytes):
-        into.extend_packed(whole[start : start + STATE_PIECE * each_bytes])
+    for start in range(0, len(whole), piece * each_bytes):
+        into.extend_packed(whole[start : start + piece * each_bytes])
         await pieces.step()
     return into

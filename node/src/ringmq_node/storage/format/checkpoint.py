@@ -148,7 +148,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         pieces += (_COUNT.pack(len(gaps)), gaps)
     if state.doomed is not None:
         pieces.append(_DOOMED.pack(state.doomed.next_letter, len(state.doomed.runs)))
-        pieces.append(state.doomed.pack())
+        pieces.append(packed.of(state.doomed))
     pieces.append(leases.encode_leases(state.leases.values()))
     return b"".join(pieces)
 
