@@ -113,6 +113,10 @@ class RangeSet:
     def range_count(self) -> int:
         return len(self._firsts)
 
+    def firsts(self, step: int) -> list[int]:
+        """Where every `step`th range begins, from the first one on."""
+        return self._firsts[::step]
+
     @property
     def first(self) -> int:
         """The smallest number. Only of a set that isn't empty."""

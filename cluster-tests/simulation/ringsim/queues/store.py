@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
+from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish
@@ -21,6 +22,9 @@ from ringmq_node.storage.format import checkpoint
 from ringmq_node.storage.format.checkpoint import Checkpoint
 from ringsim.queues.payloads import Bodies, bodies_of, op_of
 from ringsim.simulator.application import BrokenInvariantError, LogEntry, VirtualDisk
+
+# So that others run in between, as a rule: `course` says when a piece of work is over.
+_STEPS_OF_CHANGES = 20
 
 
 class GhostState(ReplicatedState):
@@ -157,6 +161,18 @@ def _check_packed(state: ReplicatedState, packed: PackedParts) -> None:
         raise BrokenInvariantError("a state has changed after it was packed for its checkpoint")
 
 
+@dataclass(frozen=True, slots=True)
+class VirtualChanges:
+    """What the changes of an install were computed of: the store's own state, and the new one."""
+
+    own: ReplicatedState
+    new: ReplicatedState
+
+    def check(self, own: ReplicatedState, new: ReplicatedState) -> None:
+        if not (own.copy().is_same(self.own) and new.copy().is_same(self.new)):
+            raise BrokenInvariantError("a state has changed after its changes were computed")
+
+
 class VirtualStore:
     """The memory of one life. `dirty` is told that there is something to be written."""
 
@@ -222,10 +238,24 @@ class VirtualStore:
         self._append(OpRecord(number, self.state.epoch, payload))
         return gone
 
+    async def changes_to(self, state: ReplicatedState, *, keep_below: int) -> VirtualChanges:
+        changes = VirtualChanges(self.state.copy(), state.copy())
+        pieces = Pieces()
+        for _ in range(_STEPS_OF_CHANGES):
+            await pieces.step()
+        return changes
+
     def install(
-        self, state: ReplicatedState, *, keep_below: int, packed: PackedParts | None = None
+        self,
+        state: ReplicatedState,
+        *,
+        keep_below: int,
+        packed: PackedParts | None = None,
+        changes: VirtualChanges | None = None,
     ) -> None:
         _check_packed(state, packed or PackedParts())
+        if changes is not None:
+            changes.check(self.state, state)
         log = state.log if isinstance(state, GhostState) else self.log
         if keep_below < min(self.state.next_position, state.next_position):
             self._reached["queue: a joiner's log has parted from the ring's"] += 1

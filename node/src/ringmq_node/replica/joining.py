@@ -225,8 +225,16 @@ class Joining:
     async def _install(self, state: ReplicatedState, packed: PackedParts) -> None:
         if self.cancelled:
             return
+        # The own state stays as it is, as all ops are held back.
         keep = 0 if self._store.damaged else self._keep_below(state)
-        self.was_behind = self._store.install(state, keep_below=keep, packed=packed)
+        changes = await self._store.changes_to(state, keep_below=keep)
+        # Nothing is left to wait for; but some ops may have been dropped meanwhile.
+        await self._wait_delivered(state)
+        if self.cancelled:
+            return
+        self.was_behind = self._store.install(
+            state, keep_below=keep, packed=packed, changes=changes
+        )
         self._installed = True
         self._tell_installed()
         self._syncing.state_installed()

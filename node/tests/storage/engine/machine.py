@@ -29,6 +29,7 @@ from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import QueueStore, Store, StoreLimits
 from ringmq_node.storage.format.references import RecordLocation
+from ringmq_node.storage.queue.changes import BodyChanges
 from ringmq_node.storage.queue.loading import load_segment
 
 ROOT = Path("/data")
@@ -344,10 +345,24 @@ class Engine:
         state.begin_epoch(old.epoch + 1)
         queue.graves.clear()
         queue.timeline += 1
-        queue.store.install(state, keep_below=keep_below)
+        changes = self.computed(queue, state, keep_below)
+        queue.store.install(state, keep_below=keep_below, changes=changes)
         queue.begin_mastership()
         queue.missing = set(positions_of(queue.store.missing))
         queue.note()
+
+    def computed(self, queue: Queue, state: ReplicatedState, keep_below: int) -> BodyChanges | None:
+        """What the state will change, if it is computed before; other work may come between."""
+        if self.rng.random() < 0.3:
+            return None
+        bodies = queue.store.bodies
+        changes = BodyChanges(bodies, state, keep_below, durable=queue.store.durable)
+        for _ in changes.steps():
+            if self.rng.random() < 0.1:
+                self.work(1)
+        current = changes.are_current(state, keep_below)
+        self.events["changes of a state: " + ("current" if current else "outdated")] += 1
+        return changes
 
     def flagged(self, queue: Queue, flag: str) -> list[int]:
         return sorted(at for at, message in queue.messages.items() if getattr(message, flag))

@@ -113,8 +113,8 @@ class QueueStoreMachine(RuleBasedStateMachine):
     def begin_epoch(self) -> None:
         self.queue.begin_epoch(self.queue.state.epoch + 1)
 
-    @rule(cut=st.integers(0, 40), count=st.integers(0, 40))
-    def install(self, cut: int, count: int) -> None:
+    @rule(cut=st.integers(0, 40), count=st.integers(0, 40), is_prepared=st.booleans())
+    def install(self, cut: int, count: int, is_prepared: bool) -> None:
         """Another replica's log parted from ours `cut` positions ago, and has `count` more."""
         self.install_count += 1
         old = self.queue.state
@@ -130,7 +130,12 @@ class QueueStoreMachine(RuleBasedStateMachine):
             redelivered=RangeSet((at, at) for at, m in self.messages.items() if m.redelivered),
             transient=RangeSet((at, at) for at, m in self.messages.items() if m.transient),
         )
-        self.queue.install(state, keep_below=keep_below)
+        changes = None
+        if is_prepared:
+            changes = self.loop.run_until_complete(
+                self.queue.changes_to(state, keep_below=keep_below)
+            )
+        self.queue.install(state, keep_below=keep_below, changes=changes)
         assert not self.queue.damaged
 
     @precondition(lambda self: any(m.missing for m in self.messages.values()))

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format.checkpoint import Cut
 from ringmq_node.storage.queue import paging
@@ -132,7 +130,7 @@ class Bodies:
         freed, died = self.index.remove(gone)
         self.live_bytes -= freed
         for entry in died:
-            self._release(entry)
+            self.has_died(entry)
         self.account()
 
     def _covers(self, delta: Delta, first: int, last: int) -> bool:
@@ -163,8 +161,8 @@ class Bodies:
                 self._shared.messages(transient=entry.transient).release(entry.location)
         self._on_emptied(condemned.segment)
 
-    def _release(self, entry: IndexEntry) -> None:
-        """An entry has died."""
+    def has_died(self, entry: IndexEntry) -> None:
+        """An entry has died: its place in the message store is given back, in good time."""
         place = entry.location
         if place is not None and entry.transient:
             # At once: the next start empties the transient store anyway. And if the block is not
@@ -216,99 +214,6 @@ class Bodies:
         self._gate = lambda: 0
         self._on_emptied = lambda file: None
         self._on_lost = lambda entry: None
-
-    # -- another state in the place of this one
-
-    def install(self, state: ReplicatedState, keep_below: int, transient: RangeSet) -> None:
-        """Keeps the bodies below `keep_below` that are live in `state`; other live positions are
-        missing from now on.
-
-        A body that is on no disk is kept only for a position of `transient`.
-        """
-        live = state.live
-        for delta in [*self.index.deltas.values()]:
-            part = (delta.first, delta.last)
-            same = live.bounds(*part) == self.live.bounds(*part)
-            # A delta stays folded only if all its messages live on, and all have their bodies: its
-            # counts then hold under the new state, too.
-            if not same or delta.last >= keep_below or self.missing.intersection(*part):
-                self.unfold(delta)
-        if not len(self.index) and not self.index.deltas:
-            # A replica without messages, which may get a state of very many ranges.
-            self.live, self.next_position, self.next_fetch = live, state.next_position, 0
-            self.missing = live.part(live.first, live.last) if live else RangeSet()
-            self.index.sweep()
-            self.account()
-            return
-        gone, come = self.live.changes_to(live)
-        changed = gone.copy()
-        if come:
-            changed.update(come.ranges())
-        if keep_below < (end := max(self.next_position, state.next_position)):
-            # Positions from there on were given out by a master whose ops did not survive. In the
-            # new state they are other messages.
-            changed.add(keep_below, end - 1)
-            come.add(keep_below, end - 1)
-        old, self.live = self.live, live
-        self.next_position = state.next_position
-        # Positions may mean other messages from here on.
-        self.next_fetch = 0
-        touched = self._touched(changed, transient)
-        for entry in touched:
-            first, last = entry.first, entry.last
-            is_whole = entry.live == entry.count
-            self.live_bytes -= entry.body_bytes if is_whole else entry.living(old)[1]
-            self.index.take_out(entry)
-            self._reinstall(entry, keep_below, transient)
-            if not entry.live and live.intersection(first, last):
-                come.add(first, last)
-        self.index.sweep()
-        self._find_missing(gone, come, touched)
-        self.account()
-
-    def _touched(self, changed: RangeSet, transient: RangeSet) -> list[IndexEntry]:
-        """The entries of which `install` has to judge anew; all others stay as they are. Most do,
-        as a rule, and there may be a hundred thousand of them."""
-        touched = dict.fromkeys(self.index.touched_by(changed))
-        if transient is not self.live:
-            touched.update((entry, None) for entry in self.index if entry.transient)
-        return sorted(touched, key=attrgetter("first"))
-
-    def _find_missing(self, gone: RangeSet, come: RangeSet, touched: list[IndexEntry]) -> None:
-        """Which live positions have no body. Those of `gone` aren't live any more; those of `come`
-        may have lost their bodies, if they are live, or never have had any."""
-        if self.missing:
-            self.missing = self.missing.without(gone)
-        live = RangeSet([part for span in come for part in self.live.intersection(*span)])
-        if live:
-            covered = [(entry.first, entry.last) for entry in touched if entry.live]
-            covered += [(delta.first, delta.last) for delta in self.index.deltas.values()]
-            covered.sort()
-            self.missing = self.missing.without(come)
-            self.missing.update(live.without(covered).ranges())
-
-    def _reinstall(self, entry: IndexEntry, keep_below: int, transient: RangeSet) -> None:
-        entry.live = size = 0
-        if entry.first < keep_below:
-            # Positions from `keep_below` on were given out by a master whose ops did not survive.
-            # In the new state they are other messages.
-            if entry.last >= keep_below:
-                entry.trim(keep_below - 1)
-            # Most that have died were at the head of the queue, and nothing need be looked for.
-            if self.live and entry.last >= self.live.first:
-                entry.live, size = entry.living(self.live)
-        if entry.transient and transient.count_in(entry.first, entry.last) != entry.live:
-            # The ring counts a persistent message as safe on this replica's disk. A body that is
-            # only in memory doesn't make it so: it has to be fetched and written.
-            entry.live = 0
-        if not entry.live:
-            # Its body in the message store is released by the round that makes the new state
-            # durable: before that a power cut brings back the old one.
-            entry.block = None
-            self._release(entry)
-            return
-        self.index.put_back(entry)
-        self.live_bytes += size
 
     # -- reading
 

@@ -10,13 +10,14 @@ gate is the number of sync rounds that the queue has to have been part of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.format.checkpoint import Cut
 from ringmq_node.storage.format.queue_folder import JOURNAL_SUFFIX, SEGMENT_POSITIONS, segment_name
 from ringmq_node.storage.format.records import new_marker
 from ringmq_node.storage.limits import Written
@@ -93,6 +94,8 @@ class Flusher:
         self._count_sealed(sum(file.end for file in self._sealed))
         # Files that a thread is removing.
         self._leaving: list[QueueFile] = []
+        # How many ask that no step is planned.
+        self._holds = 0
         # Journals whose living entries are all in segments, with their gates; and the gates of
         # segments without a living entry.
         self._spent: list[tuple[int, QueueFile]] = []
@@ -112,6 +115,17 @@ class Flusher:
         spent = (file for _, file in self._spent)
         return [*spent, *self._sealed, *self._bodies.segments.values(), *self._leaving]
 
+    def cuts_needed(
+        self, generation: int, journals: Iterable[QueueFile], cuts: Iterable[Cut]
+    ) -> tuple[Cut, ...]:
+        """Those of `cuts` that the journal `generation` has to name. `journals` come before it,
+        beside the sealed ones."""
+        # A cut concerns bodies logged before its generation. Without a file that has such bodies,
+        # or that a power cut could bring back with them, it can be dropped.
+        files = [*journals, *self.files()]
+        oldest = min((file.oldest_generation for file in files), default=generation)
+        return tuple(cut for cut in cuts if cut.generation > oldest)
+
     def sealed(self, file: QueueFile) -> None:
         """One more journal to empty."""
         self._sealed.append(file)
@@ -124,6 +138,15 @@ class Flusher:
     def end(self) -> None:
         """The queue is gone: nothing is planned any more."""
         self._gate = lambda: 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No step is planned meanwhile. One that was planned before may still end."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
 
     def _count_sealed(self, size: int) -> None:
         self._sealed_bytes += size
@@ -141,6 +164,8 @@ class Flusher:
 
         The step has to be done, and `flushed` called, before the next one is planned.
         """
+        if self._holds:
+            return None
         job = FlushJob(self._durable)
         budget = self._limits.flush_piece_bytes_max
         while self._sealed:

@@ -30,8 +30,6 @@ from ringmq_node.storage.queue.entries import (
 )
 
 _COMPACT_ABOVE = 64
-# Ranges are few if there are so many times as many entries.
-_FEW = 16
 
 
 class RunIndex:
@@ -83,23 +81,6 @@ class RunIndex:
             if entry.live and entry.last >= first:
                 yield entry
             index += 1
-
-    def touched_by(self, ranges: RangeSet) -> Iterator[IndexEntry]:
-        """Living entries with a position in any of `ranges`; some more than once. Don't add
-        meanwhile."""
-        if _FEW * ranges.range_count < len(self):
-            yield from (entry for span in ranges for entry in self.overlapping(*span))
-            return
-        # To find each by bisection would cost more than a look at all.
-        following = iter(ranges)
-        span = next(following, None)
-        for entry in self:
-            while span is not None and span[1] < entry.first:
-                span = next(following, None)
-            if span is None:
-                return
-            if span[0] <= entry.last:
-                yield entry
 
     def before(self, position: int) -> Iterator[IndexEntry]:
         """Living entries that begin before `position`, the last one first."""

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.model.info import QueueStorage
@@ -36,34 +36,20 @@ from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import Written
 from ringmq_node.storage.queue.bodies import Bodies
+from ringmq_node.storage.queue.changes import BodyChanges, computed_in_pieces
 from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 from ringmq_node.storage.queue.flush import Flusher, FlushJob
+from ringmq_node.storage.queue.host import QueueHost
 from ringmq_node.storage.queue.journal import Piece
 from ringmq_node.storage.queue.log import QueueLog
-from ringmq_node.storage.queue.pager import Pager, PagerHost
-from ringmq_node.storage.queue.read_ahead import ReadAhead, ReadAheadHost
+from ringmq_node.storage.queue.pager import Pager
+from ringmq_node.storage.queue.read_ahead import ReadAhead
 from ringmq_node.storage.queue.reading import read_runs
 from ringmq_node.storage.queue.recovery import Recovered
 from ringmq_node.storage.queue.statistics import collect
 
 # With fewer entries in memory a flush for memory's sake is not worth its syncs.
 _FOLDABLE_MIN = 4096
-
-
-class QueueHost(PagerHost, ReadAheadHost, Protocol):
-    """The store, as each of its queues sees it."""
-
-    def check_writable(self) -> None:
-        """Raises `StoreFailedError` if nothing can be written any more."""
-
-    def mark_dirty(self, queue: QueueStore) -> None:
-        """The queue has something for the next round."""
-
-    def mark_flushable(self, queue: QueueStore) -> None:
-        """The queue has a sealed journal to flush, or a segment to delete."""
-
-    async def wait_room(self) -> None:
-        """Waits for a round if many bytes aren't durable."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +80,7 @@ class QueueStore:
         self,
         queue: str,
         directory: Path,
-        host: QueueHost,
+        host: QueueHost[QueueStore],
         found: Recovered,
         *,
         durable: bool = True,
@@ -232,15 +218,30 @@ class QueueStore:
 
     # -- catching up
 
+    async def changes_to(self, state: ReplicatedState, *, keep_below: int) -> BodyChanges:
+        """What `install` will change, computed in pieces of work. Raises `ReadError`."""
+        make = partial(BodyChanges, self.bodies, state, keep_below, durable=self.durable)
+        try:
+            with self._flusher.held():
+                return await computed_in_pieces(make)
+        finally:
+            self._host.mark_flushable(self)
+
     def install(
-        self, state: ReplicatedState, *, keep_below: int, packed: PackedParts | None = None
+        self,
+        state: ReplicatedState,
+        *,
+        keep_below: int,
+        packed: PackedParts | None = None,
+        changes: BodyChanges | None = None,
     ) -> bool:
         """Puts the ring's agreed `state` in the place of this replica's own.
 
         Bodies for positions below `keep_below` that are live in `state` stay; all others are
         dropped, and the live positions without a body are `missing`. After a power cut the queue
         has the old state or the new one. `state` belongs to the store from now on; a long one was
-        `packed` before. Returns False, having changed nothing, if it has that very state already.
+        `packed` before, and its `changes` were computed. Returns False, having changed nothing, if
+        it has that very state already.
         """
         self._check_writable()
         if state.is_same(self.state) and keep_below >= state.next_position and not self.damaged:
@@ -249,6 +250,9 @@ class QueueStore:
             return False
         # With the old state: it says which gathered publishes have died.
         self._elide()
+        if changes is None or not changes.are_current(state, keep_below):
+            changes = BodyChanges(self.bodies, state, keep_below, durable=self.durable)
+            changes.compute()
         generation = self._log.file.number + 1
         self.state = state
         self.damaged = False
@@ -262,7 +266,7 @@ class QueueStore:
         self._log.rotate(start)
         self.ahead.forget()
         self.pager.forget()
-        self.bodies.install(state, keep_below, state.transient if self.durable else state.live)
+        changes.apply()
         self.bodies.cuts = start.cuts
         self._appended()
         return True
@@ -449,11 +453,7 @@ class QueueStore:
     ) -> Checkpoint:
         """The state as it is, to begin the journal `generation`. `journals` come before it, beside
         the sealed ones."""
-        # A cut concerns bodies logged before its generation. Without a file that has such bodies,
-        # or that a power cut could bring back with them, it can be dropped.
-        files = [*journals, *self._flusher.files()]
-        oldest = min((file.oldest_generation for file in files), default=generation)
-        cuts = tuple(cut for cut in cuts if cut.generation > oldest)
+        cuts = self._flusher.cuts_needed(generation, journals, cuts)
         return Checkpoint(generation, self.state, cuts, self.damaged)
 
     def _emptied(self, file: QueueFile) -> None:
