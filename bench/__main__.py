@@ -3,6 +3,7 @@
 `--against CHECKOUT` takes another tree of ours instead of RabbitMQ and prints the ratio of each
 pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
 the transport, `python -m bench client` one publish at a time in the program that publishes,
+`python -m bench profile` where the nodes' Python time goes,
 `python -m bench scale` many queues, `python -m bench failover` dying masters,
 `python -m bench routing` exchanges, TTL and priorities, `python -m bench backpressure` memory while
 something doesn't keep up, `python -m bench soak` over an hour of kills, `python -m bench pipeline`
@@ -26,6 +27,7 @@ from rich.console import Console
 from bench import against, backpressure, client, rivals, soak, wire
 from bench.comparison import carry_out
 from bench.measure import BenchError
+from bench.profiling import command as profiling
 from bench.storage import command as storage
 
 
@@ -132,6 +134,8 @@ def _verb(name: str) -> Verb | None:
             return Verb(wire.parse, wire.bench)
         case "client":
             return Verb(client.parse, client.bench)
+        case "profile":
+            return Verb(profiling.parse, profiling.bench)
         # Not above: these bring the cluster tests' nemesis, pika and Spark, which no other needs.
         case "failover":
             failover = import_module("bench.failover.command")

@@ -12,9 +12,10 @@ link that is torn down and opened again, for example, costs milliseconds and los
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ class RingPeer:
     """Three nodes of the checkout `tree`. `start`, then `stop`, once each; both block.
 
     A tree that isn't this one has the environment that `make` builds, in `.venv`. With `excuse`
-    the faults in its nodes' logs are said through it and fail nothing.
+    the faults in its nodes' logs are said through it and fail nothing. `environment` is of all its
+    programs, beside what this process has.
     """
 
     def __init__(
@@ -52,9 +54,11 @@ class RingPeer:
         name: str = "ringmq",
         tree: Path = TREE,
         excuse: Callable[[str], None] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._excuse = excuse
+        self._environment = os.environ | (environment or {})
         self._directory = directory
         self._tree = tree
         programs = Path(sys.executable).parent if tree == TREE else tree / ".venv" / "bin"
@@ -163,6 +167,7 @@ class RingPeer:
             check=False,
             timeout=timeout_s,
             cwd=self._tree,
+            env=self._environment,
         )
         said = f"{self.name}: `{said}`"
         if done.returncode:
