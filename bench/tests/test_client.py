@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
+from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from bench import client
 from bench.client_turns import ASYNC, SYNC, ClientRun, Kept, Peaks, Timed
 from rich.console import Console
@@ -12,6 +15,15 @@ from rich.console import Console
 RUN = ClientRun(ASYNC, 1, 1000.0, 1.0, 2.0, 100.0, 0.0, 5000.0)
 
 
+@pytest.fixture
+def _without_earlier_garbage() -> Iterator[None]:
+    """What other tests have left is collected by none of the collections here."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("_without_earlier_garbage")
 def test_blocks_that_a_turn_leaves_behind_are_counted_and_garbage_is_not() -> None:
     kept, left = Kept(), []
     kept.begin()
