@@ -10,7 +10,7 @@ from containers.cluster import Cluster
 from containers.engine import not_run, remove_dead_runs, why_no_engine
 from containers.workload import REGISTRY_BASE, REGISTRY_ETCD
 from docker.errors import APIError
-from node_image import build_image
+from ringmq_images import build_image
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ the wheel of this checkout and the wheels of its dependencies, for the Python, t
 the processor of the base image, which need not be this machine's. The build itself runs without
 a network.
 
-    .venv/bin/python deploy/node_image.py --base "$(python3 deploy/base_image.py)" --tag ringmq:test
+    .venv/bin/python deploy/ringmq_images.py --base "$(python3 deploy/base_image.py)"
 """
 
 import argparse
