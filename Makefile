@@ -67,7 +67,7 @@ evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them,
 	@$(BIN)/python -m bench soak
 
 evidence-pipeline: $(STAMP) ## what the pipeline's tests take a slice of, in full: an hour
-	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 0 pipeline/tests $(UNHURRIED) $(ARGS)
+	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 0 pipeline/tests cluster-tests/docker/test_spark_up.py $(UNHURRIED) $(ARGS)
 
 chaos: $(STAMP) ## MINUTES of faults, drawn from SEED, against real nodes in namespaces
 	@PYTHONPATH=$(CHAOS_PATH) $(BIN)/python -m chaos --minutes $(MINUTES) \

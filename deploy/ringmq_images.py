@@ -1,11 +1,12 @@
-"""Builds the node's image on a machine whose `docker build` reaches no package index.
+"""Builds our images on a machine whose `docker build` reaches no package index.
 
-`deploy/Dockerfile` installs from a folder `wheels/` in its context if there is one. This fills it:
+Both Dockerfiles install from a folder `wheels/` in their context if there is one. This fills it:
 the wheel of this checkout and the wheels of its dependencies, for the Python, the C library and
 the processor of the base image, which need not be this machine's. The build itself runs without
 a network.
 
-    .venv/bin/python deploy/ringmq_images.py --base "$(python3 deploy/base_image.py)"
+    .venv/bin/python deploy/ringmq_images.py node --base "$(python3 deploy/base_image.py)"
+    .venv/bin/python deploy/ringmq_images.py spark --base "$(python3 deploy/base_image.py)"
 """
 
 import argparse
@@ -23,6 +24,9 @@ from base_image import cache_directory
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 COMMAND_SECONDS_MAX = 600
+# Pure Python that the package index has as source only. Its wheel, which fits every platform, is
+# built on this machine.
+SOURCE_ONLY = ("pyspark",)
 
 ASK_PLATFORM = """
 import json, platform, sys
@@ -37,6 +41,27 @@ print(json.dumps({
 
 class ImageError(RuntimeError):
     """The image can't be built. The message is the failed command's last words."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An image of ours. `files`: what its Dockerfile copies from the checkout besides our wheel.
+    `extra`: the one of ringmq whose dependencies it has, too."""
+
+    tag: str
+    dockerfile: str
+    files: tuple[str, ...]
+    extra: str = ""
+
+
+NODE = Recipe("ringmq:latest", "deploy/Dockerfile", ("deploy/healthcheck.py",))
+SPARK = Recipe(
+    "ringmq-spark:latest",
+    "deploy/spark.Dockerfile",
+    ("deploy/spark_daemon.py", "deploy/spark_health.py"),
+    extra="pipeline",
+)
+RECIPES = {"node": NODE, "spark": SPARK}
 
 
 @dataclass(frozen=True)
@@ -61,7 +86,7 @@ class Platform:
         return arguments + [f"--platform={tag}" for tag in (*tags, f"manylinux2014_{self.machine}")]
 
 
-def build_image(base: str, tag: str, *, cache: Path | None = None) -> str:
+def build_image(recipe: Recipe, base: str, tag: str, *, cache: Path | None = None) -> str:
     """Build this checkout into `tag` on top of `base` and return `tag`.
 
     Unchanged input costs a second or two: docker's own layer cache answers. `ImageError` says
@@ -72,14 +97,15 @@ def build_image(base: str, tag: str, *, cache: Path | None = None) -> str:
         wheels = context / "wheels"
         _pip("wheel", "--no-deps", "--wheel-dir", str(wheels / "own"), str(CHECKOUT))
         (own_wheel,) = (wheels / "own").glob("ringmq-*.whl")
-        for wheel in _dependency_wheels(_platform_of(base), own_wheel, cache or cache_directory()):
+        platform, cache = _platform_of(base), cache or cache_directory()
+        for wheel in _dependency_wheels(platform, own_wheel, recipe.extra, cache):
             shutil.copy(wheel, wheels)
         (context / "deploy").mkdir()
-        for name in ("pyproject.toml", "deploy/Dockerfile", "deploy/healthcheck.py"):
+        for name in ("pyproject.toml", recipe.dockerfile, *recipe.files):
             shutil.copy(CHECKOUT / name, context / name)
         _run(
             *("docker", "build", "--network", "none", "--build-arg", f"BASE={base}"),
-            *("--tag", tag, "--file", str(context / "deploy" / "Dockerfile"), str(context)),
+            *("--tag", tag, "--file", str(context / recipe.dockerfile), str(context)),
         )
     # Each change of our code leaves the image before it without a name. Those of the last day may
     # still serve as cache; without this, the older ones would fill a machine that builds often.
@@ -95,15 +121,25 @@ def _platform_of(image: str) -> Platform:
     return Platform(**json.loads(out.splitlines()[-1]))
 
 
-def _dependency_wheels(platform: Platform, own_wheel: Path, cache: Path) -> list[Path]:
+def _dependency_wheels(platform: Platform, own_wheel: Path, extra: str, cache: Path) -> list[Path]:
     """The wheels of everything that ringmq depends on; downloaded once per list and platform."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    key = json.dumps([sorted(project["dependencies"]), asdict(platform)])
+    wanted: list[str] = [*project["dependencies"]]
+    if extra:
+        wanted += project["optional-dependencies"][extra]
+    key = json.dumps([sorted(wanted), asdict(platform)])
     folder = cache / f"wheels-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=cache, prefix="wheels-") as unfinished:
-            complete = Path(unfinished) / "complete"
-            _pip("download", *platform.pip_arguments(), "--dest", str(complete), str(own_wheel))
+            built, complete = Path(unfinished) / "built", Path(unfinished) / "complete"
+            built.mkdir()
+            for requirement in wanted:
+                if requirement.startswith(SOURCE_ONLY):
+                    _pip("wheel", "--no-deps", "--wheel-dir", str(built), requirement)
+            _pip(
+                *("download", *platform.pip_arguments(), "--find-links", str(built)),
+                *("--dest", str(complete), f"{own_wheel}[{extra}]" if extra else str(own_wheel)),
+            )
             (complete / own_wheel.name).unlink()
             try:
                 complete.rename(folder)
@@ -134,12 +170,14 @@ def _run(*command: str) -> str:
 
 def main() -> int:
     """The command line: build, and print the tag."""
-    parser = argparse.ArgumentParser(description="Build the node's image without a package index.")
+    parser = argparse.ArgumentParser(description="Build an image of ours without a package index.")
+    parser.add_argument("image", nargs="?", choices=RECIPES, default="node", help="default: node")
     parser.add_argument("--base", default="python:3.12-slim", help="the image to build on")
-    parser.add_argument("--tag", default="ringmq:latest", help="the name of the result")
+    parser.add_argument("--tag", help="the name of the result (default: as compose.yaml has it)")
     arguments = parser.parse_args()
+    recipe = RECIPES[arguments.image]
     try:
-        print(build_image(arguments.base, arguments.tag))
+        print(build_image(recipe, arguments.base, arguments.tag or recipe.tag))
     except ImageError as error:
         print(error, file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ from containers.cluster import Cluster
 from containers.engine import not_run, remove_dead_runs, why_no_engine
 from containers.workload import REGISTRY_BASE, REGISTRY_ETCD
 from docker.errors import APIError
-from ringmq_images import build_image
+from ringmq_images import NODE, SPARK, build_image
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +63,14 @@ def etcd_image(images: tuple[str, str]) -> str:
 @pytest.fixture(scope="session")
 def node_image(base_image: str) -> str:
     """The image of this checkout, built by `deploy/Dockerfile`."""
-    return build_image(base_image, "ringmq:test")
+    return build_image(NODE, base_image, "ringmq:test")
+
+
+@pytest.fixture(scope="session")
+def spark_image(base_image: str) -> str:
+    """The image of this checkout with Spark, built by `deploy/spark.Dockerfile`: 500 MB of wheels,
+    for tests that are evidence."""
+    return build_image(SPARK, base_image, "ringmq-spark:test")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,8 +4,10 @@ No engine is needed: these tests read the file for typing errors, which would br
 person who tries it.
 """
 
+import os
 import re
 import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import yaml
 from containers.compose import COMPOSE_FILE, compose_command
 from containers.engine import not_run
 from containers.workload import DATA, ETCD, NODE_PORT, REGISTRY_BASE, REGISTRY_ETCD, ringmq_nodes
+from spark_health import why_not_working
 
 from ringmq_node.config import load_config
 
@@ -37,6 +40,7 @@ SERVICE_KEYS = {
     "ports",
     "healthcheck",
     "profiles",
+    "init",
 }
 
 
@@ -132,19 +136,66 @@ def test_spark_is_of_one_image_and_shares_the_tables(compose: dict[str, Any]) ->
         assert service["command"][0] == "ringmq-spark"
     assert re.findall(r"^ARG (.*)$", dockerfile, re.M) == [f"BASE={REGISTRY_BASE}"]
     assert re.findall(r"^VOLUME (.*)$", dockerfile, re.M) == ["/lake"]
-    assert "COPY deploy/spark_daemon.py /opt/ringmq/bin/ringmq-spark" in dockerfile
-    assert "!deploy/spark_daemon.py" in (DEPLOY.parent / ".dockerignore").read_text()
+    kept = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
+    for script, command in {
+        "spark_daemon": "ringmq-spark",
+        "spark_health": "ringmq-spark-health",
+    }.items():
+        assert f"COPY deploy/{script}.py /opt/ringmq/bin/{command}" in dockerfile
+        assert f"!deploy/{script}.py" in kept
+        # The image's file has the mode of the checkout's, and is run by its name.
+        assert os.access(DEPLOY / f"{script}.py", os.X_OK)
 
 
 def test_the_workers_name_the_master_as_it_listens(compose: dict[str, Any]) -> None:
     words = compose["services"]["spark-master"]["command"]
-    host, port = (
-        next(word.partition("=")[2] for word in words if word.startswith(f"--{name}="))
-        for name in ("host", "port")
-    )
+    host, port = (value_of(words, option) for option in ("--host", "--port"))
     assert host == "spark-master"
     for name in SPARK[1:]:
         assert compose["services"][name]["command"][-1] == f"spark://{host}:{port}"
+        assert compose["services"][name]["depends_on"] == {host: {"condition": "service_healthy"}}
+
+
+@pytest.mark.parametrize("name", SPARK)
+def test_a_daemon_of_spark_is_asked_at_its_own_page(compose: dict[str, Any], name: str) -> None:
+    words = compose["services"][name]["command"]
+    probe = compose["services"][name]["healthcheck"]["test"]
+    assert probe == ["CMD", "ringmq-spark-health", words[1], value_of(words, "--webui-port")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPARK[:2])
+def test_spark_takes_the_words_of_its_daemons(compose: dict[str, Any], name: str) -> None:
+    """Spark reads them in order. At a word that it doesn't know it ends with 1, and at the last
+    one of these, which it knows, with 0."""
+    words = [*compose["services"][name]["command"][1:], "--help"]
+    done = subprocess.run(
+        [sys.executable, str(DEPLOY / "spark_daemon.py"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def value_of(words: list[str], option: str) -> str:
+    return words[words.index(option) + 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "reason"),
+    [
+        ("master", {"status": "ALIVE"}, None),
+        ("master", {"status": "RECOVERING"}, "its status is RECOVERING"),
+        ("worker", {"masterurl": "spark://spark-master:7077"}, None),
+        ("worker", {"masterurl": ""}, "it has no master"),
+    ],
+)
+def test_a_daemon_of_spark_works_or_says_why_not(
+    kind: str, page: dict[str, Any], reason: str | None
+) -> None:
+    assert why_not_working(kind, page) == reason
 
 
 @pytest.mark.slow
@@ -157,9 +208,11 @@ def test_compose_itself_takes_the_file(compose: dict[str, Any]) -> None:
     assert done.returncode == 0, done.stderr
     taken = yaml.safe_load(done.stdout)
     assert set(taken["services"]) == set(compose["services"])
-    assert taken["services"]["spark-worker2"]["command"] == [
-        *compose["services"]["spark-worker1"]["command"]
-    ]
+    for name in SPARK:
+        service, meant = taken["services"][name], compose["services"][name]
+        assert service["command"] == meant["command"]
+        assert service["healthcheck"]["test"] == meant["healthcheck"]["test"]
+        assert set(service.get("depends_on", ())) == set(meant.get("depends_on", ()))
 
 
 @pytest.mark.parametrize(

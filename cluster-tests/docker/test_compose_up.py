@@ -14,9 +14,8 @@ from pathlib import Path
 
 import docker
 import pytest
-from containers.compose import Compose, compose_command, free_port
+from containers.compose import Compose, free_port, project
 from containers.container import wait_until
-from containers.engine import new_run_id, not_run, remove_run
 from containers.hands import Hands, wait_healthy
 from faults.vocabulary import Crash, Promote, Restart
 from history.checker import Verdict, check
@@ -35,17 +34,11 @@ MESSAGES = 2000
 def compose(
     engine: docker.DockerClient, node_image: str, etcd_image: str, tmp_path: Path
 ) -> Iterator[Compose]:
-    command = compose_command()
-    if command is None:
-        not_run("there is neither `docker-compose` nor `docker compose`")
-    run_id = new_run_id()
     variables = {"RINGMQ_IMAGE": node_image, "ETCD_IMAGE": etcd_image} | {
         f"{node.upper()}_PORT": str(free_port()) for node in NODES
     }
-    try:
-        yield Compose(command, engine, tmp_path, run_id, variables)
-    finally:
-        remove_run(engine, run_id)
+    with project(engine, tmp_path, variables) as made:
+        yield made
 
 
 def up(compose: Compose) -> None:

@@ -12,7 +12,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import yaml
 from docker.models.containers import Container
 from expected_logs import ExpectedLogs
 
-from containers.engine import labels_of
+from containers.engine import labels_of, new_run_id, not_run, remove_run
 
 COMPOSE_FILE = Path(__file__).resolve().parents[4] / "deploy" / "compose.yaml"
 COMMAND_SECONDS_MAX = 180
@@ -70,7 +71,7 @@ class Compose:
             *("--file", str(COMPOSE_FILE), "--file", str(labels)),
         ]
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, within_s: float = COMMAND_SECONDS_MAX) -> str:
         """Runs one command of Compose; returns its stdout."""
         done = subprocess.run(
             [*self._command, *arguments],
@@ -78,7 +79,7 @@ class Compose:
             check=False,
             capture_output=True,
             text=True,
-            timeout=COMMAND_SECONDS_MAX,
+            timeout=within_s,
         )
         if done.returncode != 0:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
@@ -131,6 +132,21 @@ class Compose:
     def restarts(self, service: str) -> int:
         count: int = self.container(service).attrs["RestartCount"]
         return count
+
+
+@contextmanager
+def project(
+    client: docker.DockerClient, folder: Path, variables: Mapping[str, str]
+) -> Iterator[Compose]:
+    """A project with nothing up yet; all that it has made is removed at the end."""
+    command = compose_command()
+    if command is None:
+        not_run("there is neither `docker-compose` nor `docker compose`")
+    run_id = new_run_id()
+    try:
+        yield Compose(command, client, folder, run_id, variables)
+    finally:
+        remove_run(client, run_id)
 
 
 def _labelled(labels: Mapping[str, str]) -> dict[str, Any]:
