@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from bench.pipeline.histories import PLANTED, verify_in_heap, write_history
-from children import child_environment
+from chaos_runs import chaos_run
 from drawn_histories import flawed, sound, wild
 from history.checker import Rule, check
 from history.records import Record, read
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 # Of messages: each is published, confirmed, delivered and acked.
 EVENTS = int(os.environ.get("RINGMQ_EVENTS", "30000000"))
-CANNOT_RUN_HERE = 2
 
 
 @evidence
@@ -52,17 +49,7 @@ def test_thousands_of_drawn_histories_are_judged_alike(spark: SparkSession, tmp_
 @pytest.mark.cluster
 def test_a_real_run_is_judged_alike(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = [sys.executable, "-m", "chaos", "--minutes=1", "--seed=4", "--rounds=3", "--untimed"]
-    done = subprocess.run(
-        [*words, f"--folder={folder}"],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    if done.returncode == CANNOT_RUN_HERE:
-        pytest.skip(done.stdout)
+    chaos_run(folder, "--seed=4", "--rounds=3", within_s=300)
     history = list(read(folder / "history.jsonl"))
     assert check(history).delivered > 1000
     records = read_histories(spark, [str(folder / "history.jsonl")]).cache()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,7 @@ import pytest
 from chaos.disks import left_disks
 from chaos.load import QUEUES, REPLICAS
 from chaos.run import SPARE
-from children import child_environment
+from chaos_runs import chaos_run
 from nemesis import Cluster
 from nemesis.cluster import NODES
 from nemesis.falsifying import falsify
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
 MISSING, ALTERED = 50, 20
 TORN = b"half a record"
 CHAOS_S = 600
-CANNOT_RUN_HERE = 2
 
 
 def stores_of(cluster: Cluster) -> list[str]:
@@ -197,17 +194,7 @@ def test_a_chaos_run_leaves_equal_replicas_and_a_sound_history(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    words = [sys.executable, "-m", "chaos", "--minutes=1", "--seed=7", "--untimed", "--keep-disks"]
-    done = subprocess.run(
-        [*words, f"--folder={folder}"],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CHAOS_S,
-    )
-    if done.returncode == CANNOT_RUN_HERE:
-        pytest.skip(done.stdout)
+    done = chaos_run(folder, "--seed=7", "--keep-disks", within_s=CHAOS_S)
     assert done.returncode == 0, done.stdout + done.stderr
     verb = Verbs(capsys)
     code, judged = verb("verify", "--history", str(folder / "history.jsonl"))
