@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from nemesis import Cluster
 from nemesis.network import Network
 from nemesis.on_hosts import play
-from nemesis.programs import Program
+from nemesis.programs import Program, both_begun, longest_gap_s
 from waiting import TooLateError
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
@@ -42,10 +41,7 @@ async def clients_cut_off(cluster: Cluster, network: Network) -> None:
     consumer = Program(network, "client", "consume", seeds, "q", CONSUMED_FOR_S)
     clients = [publisher, consumer]
     try:
-        publisher.ready()
-        consumer.opened()
-        publisher.begin()
-        publisher.opened()
+        both_begun(publisher, consumer)
         await asyncio.sleep(1.5)
         network.cut("client", master)
         await asyncio.sleep(CUT_FOR_S)
@@ -59,7 +55,7 @@ async def clients_cut_off(cluster: Cluster, network: Network) -> None:
     assert not published["errors"]
     for what, moments in (("confirms", published["confirmed_at"]), ("deliveries", came_at)):
         assert max(moments) > healed_at + WITHOUT_SERVICE_S_MAX
-        gaps = [after - before for before, after in pairwise(sorted(moments)) if after > healed_at]
-        print(f"without {what} for {max(gaps):.2f} s")
-        if max(gaps) > WITHOUT_SERVICE_S_MAX:
-            raise TooLateError(f"without {what} for {max(gaps):.2f} s after the way was open")
+        without_s = longest_gap_s(moments, after=healed_at)
+        print(f"without {what} for {without_s:.2f} s")
+        if without_s > WITHOUT_SERVICE_S_MAX:
+            raise TooLateError(f"without {what} for {without_s:.2f} s after the way was open")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from history.records import Confirm, Publish, Record, from_line, merged
 from nemesis import Cluster, until
 from nemesis.network import Network
 from nemesis.on_hosts import play
-from nemesis.programs import Program
+from nemesis.programs import Program, both_begun, longest_gap_s
 from waiting import TooLateError, leeway
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
@@ -109,10 +108,7 @@ async def clients_of_every_node(cluster: Cluster, network: Network, *, sees_regi
     consumer = Program(network, "right", "consume", seeds, "q", SERVED_FOR_S)
     clients = [publisher, consumer]
     try:
-        publisher.ready()
-        consumer.opened()
-        publisher.begin()
-        publisher.opened()
+        both_begun(publisher, consumer)
         await asyncio.sleep(1.5)
         away = ["b", "c", *([] if sees_registry else ["etcd"])]
         network.cut("a", *away)
@@ -125,10 +121,10 @@ async def clients_of_every_node(cluster: Cluster, network: Network, *, sees_regi
     assert not published["errors"]
     for what, moments in (("confirms", published["confirmed_at"]), ("deliveries", came_at)):
         assert moments[-1] > cut_at + leeway(WITHOUT_SERVICE_S_MAX)
-        gaps = [after - before for before, after in pairwise(sorted(moments)) if after > cut_at]
-        print(f"without {what} for {max(gaps):.2f} s")
-        if max(gaps) > leeway(WITHOUT_SERVICE_S_MAX):
-            raise TooLateError(f"without {what} for {max(gaps):.2f} s")
+        without_s = longest_gap_s(moments, after=cut_at)
+        print(f"without {what} for {without_s:.2f} s")
+        if without_s > leeway(WITHOUT_SERVICE_S_MAX):
+            raise TooLateError(f"without {what} for {without_s:.2f} s")
 
 
 async def until_resumed(network: Network, resumed: list[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from children import child_environment
@@ -53,3 +55,16 @@ class Program:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait(10)
+
+
+def both_begun(publisher: Program, consumer: Program) -> None:
+    """Returns once the publisher publishes, and the consumer is served."""
+    publisher.ready()
+    consumer.opened()
+    publisher.begin()
+    publisher.opened()
+
+
+def longest_gap_s(moments: Sequence[float], after: float) -> float:
+    """The longest time between two of these moments that has ended later than `after`."""
+    return max(end - begin for begin, end in pairwise(sorted(moments)) if end > after)
