@@ -8,7 +8,15 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from faults.vocabulary import AcceptLoss, Crash, DiskLost, DiskRestored, Fault
+from faults.vocabulary import (
+    AcceptLoss,
+    Crash,
+    DiskLost,
+    DiskRestored,
+    Fault,
+    RegistryCut,
+    SlowDisk,
+)
 from ringsim.queues.world import QueueWorld
 from ringsim.simulator.course import Course
 from ringsim.simulator.runs import play, run_scenario
@@ -32,6 +40,17 @@ BODIES_LEFT_BEHIND = (
     Crash(0.97, "a", 1.61),
     DiskLost(3.44, "b", 5.2),
     DiskLost(3.44, "c", 9.4),
+    AcceptLoss(9.97, "a"),
+)
+# The same, and a was still giving b and c their states.
+JOINERS_FETCH = (*JOINERS_LEFT[:2], DiskLost(4.5, "a", 20.0))
+# The same, and the disks of the others were slow: the last ops weren't confirmed yet.
+UNCONFIRMED_LEFT_BEHIND = (
+    SlowDisk(1.5, "b", 1.0, 5.0),
+    SlowDisk(1.5, "c", 1.0, 5.0),
+    Crash(0.97, "a", 0.6),
+    DiskLost(2.6, "b", 5.2),
+    DiskLost(2.6, "c", 9.4),
     AcceptLoss(9.97, "a"),
 )
 QUICK = Latencies()
@@ -139,6 +158,31 @@ def test_a_joiner_that_was_left_alone_goes_on_with_what_it_has() -> None:
     assert joiners > 4
 
 
+def test_a_state_that_was_on_its_way_does_not_move_the_end_that_was_named() -> None:
+    """The view would record another end than the log has (seed 175802)."""
+    done = 0
+    for at in (6.0, 8.0):
+        faults = (*JOINERS_FETCH, AcceptLoss(at, "b"))
+        for seed in DELAYS:
+            assert run_scenario(scenario(faults, SLOW_FETCH), seed) is None
+            world = world_at(at + 6.0, faults, seed, SLOW_FETCH)
+            done += world.losses_ended == [LossOutcome.DONE]
+    assert done > 8
+
+
+def test_a_decision_to_which_the_registry_does_not_answer_keeps_no_joiner_outside() -> None:
+    """It may take effect until the epoch ends, so the joiner ends it. a is back by then."""
+    unknown = 0
+    for cut_at in (6.5, 7.5, 8.5):
+        away = (RegistryCut(cut_at, "b", 6.0), Crash(4.5, "a", 9.0))
+        faults = (*JOINERS_FETCH[:2], *away, AcceptLoss(6.0, "b"))
+        for seed in DELAYS:
+            assert run_scenario(scenario(faults, SLOW_FETCH), seed) is None
+            world = world_at(DECIDED_AT, faults, seed, SLOW_FETCH)
+            unknown += LossOutcome.UNKNOWN in world.losses_ended
+    assert unknown
+
+
 def test_messages_whose_bodies_the_named_replica_had_not_fetched_are_lost_with_the_others() -> None:
     """Of a queue. It has their ops, so the end of its log doesn't tell (0024; seed 21156)."""
     latencies = Latencies(frame_s=0.05, fetch_s=0.5)
@@ -150,3 +194,17 @@ def test_messages_whose_bodies_the_named_replica_had_not_fetched_are_lost_with_t
         play(world)
         lost += len(world.oracle.without_bodies)
     assert lost
+
+
+def test_a_body_that_is_missing_may_be_of_a_message_that_was_not_confirmed() -> None:
+    """Its publisher is told later that it is: the op is there (0207; seeds 173543 and 252013)."""
+    played = replace(
+        scenario(UNCONFIRMED_LEFT_BEHIND, Latencies(frame_s=0.05, fetch_s=0.5)), is_queue=True
+    )
+    unconfirmed = 0
+    for seed in DELAYS:
+        assert run_scenario(played, seed) is None
+        world = QueueWorld(played, random.Random(seed))
+        play(world)
+        unconfirmed += world.oracle.unconfirmed_without_bodies
+    assert unconfirmed

@@ -28,6 +28,9 @@ class Chat:
     def start_catch_up(self, number: int, source: gm.MemberId) -> None:
         self.ring.caught_up(number)  # A chat needs no past.
 
+    def loss_ended(self) -> None:
+        print("the ring has answered an operator who accepted a loss")
+
     def ring_deleted(self) -> None:
         print("deleted", flush=True)
 

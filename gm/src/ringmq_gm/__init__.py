@@ -1,5 +1,6 @@
 """Guaranteed multicast among the members of a ring. See gm/README.md."""
 
+from ringmq_gm.application import Application
 from ringmq_gm.core.events import LossAccepted, LossOutcome, PromotionOutcome, Refusal, Role
 from ringmq_gm.core.frames import Mark
 from ringmq_gm.core.held_ops import LogEnd
@@ -31,7 +32,7 @@ from ringmq_gm.group import Group
 from ringmq_gm.nodes import NodeRecord, next_incarnation
 from ringmq_gm.options import GroupOptions
 from ringmq_gm.registry_views import ring_key
-from ringmq_gm.rings import Application, Ring
+from ringmq_gm.rings import Ring
 
 __all__ = [
     "AcceptedLoss",

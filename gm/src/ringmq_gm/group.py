@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ringmq_base.notifier import Notifier
+from ringmq_gm.application import Application
 from ringmq_gm.broadcasts import Broadcasts
 from ringmq_gm.core.cache import Budgets
 from ringmq_gm.core.events import (
@@ -45,7 +46,7 @@ from ringmq_gm.nodes import LiveNodes, NodeRecord
 from ringmq_gm.options import GroupOptions
 from ringmq_gm.registry.base import Registry
 from ringmq_gm.registry_views import RegistryViews
-from ringmq_gm.rings import Application, Ring
+from ringmq_gm.rings import Ring
 from ringmq_gm.timers import RingTimers
 from ringmq_wire import Accept
 

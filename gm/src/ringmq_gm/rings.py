@@ -23,6 +23,7 @@ import logging
 from collections import deque
 from typing import Protocol, assert_never
 
+from ringmq_gm.application import Application
 from ringmq_gm.core.events import (
     CaughtUp,
     ContactChanged,
@@ -74,51 +75,6 @@ _REFUSED: dict[Refusal, type[RefusedError]] = {
     Refusal.DRAINING: DrainingError,
     Refusal.FULL: FullError,
 }
-
-
-class Application(Protocol):
-    """The part that a ring's owner implements. Called on the event loop; none may block or await.
-
-    Raising is fatal for this member: there is no op that one member may skip.
-    """
-
-    def deliver(self, number: int, epoch: int, payload: bytes) -> None:
-        """Apply this op, and begin to write it to disk (then: `Ring.persisted`).
-
-        Called once for each number, in order, on every member alike.
-        """
-        ...
-
-    def watermarks(self, received: int, persisted: int) -> None:
-        """On the master only: the ops up to these numbers are held by (on the disk of) every
-        synchronised member, and there are at least `min_insync` of these. Never falls while this
-        member stays master."""
-        ...
-
-    def contact_changed(self, has_contact: bool) -> None:
-        """On the master only. Without contact it hears too few members, and another one may have
-        followed it: serve nobody. With contact again it is still the master. `role_changed` to
-        master means contact as well."""
-        ...
-
-    def role_changed(self, role: Role, view: View) -> None:
-        """Entered `view`. Called for each view, even if the role stays the same."""
-        ...
-
-    def start_catch_up(self, number: int, source: MemberId) -> None:
-        """This member has joined: the ops after `number` will be delivered. Cut the log where it
-        departs from that of `source` (the master at this time), fetch the missing ops up to
-        `number`, then call `Ring.caught_up`."""
-        ...
-
-    def ring_deleted(self) -> None:
-        """The ring is no more. The last call; the `Ring` is closed."""
-        ...
-
-    def ring_failed(self, failure: RingFailedError) -> None:
-        """This member has failed: its core or this application has raised. The last call; the
-        `Ring` is closed. Raising here is logged, and has no other effect."""
-        ...
 
 
 class Shell(Protocol):
@@ -233,6 +189,11 @@ class Ring:
         return self._member.ops.safe
 
     @property
+    def loss_is_open(self) -> bool:
+        """Whether a loss that was accepted here may take effect in this epoch."""
+        return not self._closed and self._member.loss_is_open
+
+    @property
     def closed(self) -> bool:
         return self._closed
 
@@ -335,6 +296,7 @@ class Ring:
         """Where this member isn't synchronised: begins the ring again from the application's log,
         though it may lack confirmed ops. An operator has to decide that.
 
+        From the call on, and while `loss_is_open`, that log must keep its end (`accepted`).
         Raises `LossRefusedError`, which says whether it may still take effect, and
         `RingClosedError` if the ring ends meanwhile.
         """
@@ -485,6 +447,7 @@ class Ring:
                 # Its caller may have run out of time.
                 if loss is not None and not loss.done():
                     loss.set_result(outcome)
+                self._application.loss_ended()
             case RingDeleted():
                 self._application.ring_deleted()
                 self.close()

@@ -8,6 +8,7 @@ import pytest
 from played_ring import A2, B2, C2, LATER, A, B, C, answer, joining, member_of, view
 
 from ringmq_gm.core.events import (
+    Deliver,
     Effect,
     LeasesLearned,
     LossAccepted,
@@ -17,17 +18,21 @@ from ringmq_gm.core.events import (
     ProposalEnded,
     ProposalOutcome,
     Propose,
+    Received,
     Role,
     Send,
+    StartCatchUp,
     Tick,
     ViewLearned,
 )
+from ringmq_gm.core.frames import Envelope, Frame, Hello, MarksFrame, OpFrame, Pong, Resume
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import LOSSES_MAX, AcceptedLoss, View
 
 DECIDED = LossAccepted(1, 5, 50, "op", 1234)
 LOSS = AcceptedLoss(3, C2, 1, 5, 50, (A, B), "op", 1234)
+JOINED = view(2, A, joining(C2), min_insync=1)
 BEGUN = dataclasses.replace(view(3, C2), losses=(LOSS,))
 
 
@@ -115,8 +120,7 @@ def test_a_joiner_goes_on_from_its_applications_log() -> None:
     """What the ring has sent it since it joined was held back by its application."""
     member = member_of(C2, LogEnd(1, 5))
     member.step(MembershipWanted(True), now=0)
-    joined = view(2, A, joining(C2), min_insync=1)
-    member.step(ViewLearned(joined), now=0)
+    member.step(ViewLearned(JOINED), now=0)
     assert member.role is Role.JOINER
     member.step(LeasesLearned(frozenset({C2})), now=0)
     decide(member)
@@ -124,6 +128,82 @@ def test_a_joiner_goes_on_from_its_applications_log() -> None:
     member.step(ProposalEnded(proposed.view, ProposalOutcome.WON), now=2 * LATER)
     assert (member.role, member.ops.end) == (Role.MASTER, LogEnd(1, 5))
     member.check()
+
+
+def joiner_that_is_named() -> tuple[RingMember, list[Effect]]:
+    """Greeted after op 9 by a master that has died since. An operator names its old log's op 5."""
+    member = member_of(C2, LogEnd(1, 5))
+    member.step(MembershipWanted(True), now=0)
+    member.step(ViewLearned(JOINED), now=0)
+    heard(member, Hello("q", 2, 2, 9, 9, 9))
+    heard(member, op(10))
+    member.step(LeasesLearned(frozenset({C2})), now=0)
+    return member, decide(member)
+
+
+def heard(member: RingMember, frame: Frame) -> list[Effect]:
+    return member.step(Received(Envelope(A, frame)), now=LATER)
+
+
+def op(number: int) -> OpFrame:
+    return OpFrame("q", 2, 9, 9, 2, number, False, (), b"op")
+
+
+def resumes(effects: list[Effect]) -> list[int]:
+    frames = [effect.frame for effect in effects if isinstance(effect, Send)]
+    return [frame.last for frame in frames if isinstance(frame, Resume)]
+
+
+def test_a_joiner_takes_nothing_while_the_decision_for_its_log_is_open() -> None:
+    member, asked = joiner_that_is_named()
+    assert member.loss_is_open
+    assert heard(member, op(11)) == []
+    assert heard(member, MarksFrame("q", 2, 10, 10, ())) == []
+    assert member.ops.last == 10
+    # A later answer of the master: nothing is lost, and the ops that were not taken come again.
+    pong = Pong("q", 2, nonce_of(asked), 2, 11, True)
+    effects = heard(member, pong)
+    assert effects[0] == LossEnded(LossOutcome.MEMBERS_LIVE)
+    assert not member.loss_is_open
+    assert resumes(effects) == [10]
+    assert Deliver(11, 2, b"op") in heard(member, op(11))
+    member.check()
+
+
+def test_a_greeting_that_comes_meanwhile_is_answered_afterwards() -> None:
+    member = member_of(C2, LogEnd(1, 5))
+    member.step(MembershipWanted(True), now=0)
+    member.step(ViewLearned(JOINED), now=0)
+    member.step(LeasesLearned(frozenset({C2})), now=0)
+    asked = decide(member)
+    # It would begin to catch up, and its application would cut the log that was named.
+    assert heard(member, Hello("q", 2, 2, 12, 10, 10)) == []
+    effects = heard(member, Pong("q", 2, nonce_of(asked), 2, 12, True))
+    assert StartCatchUp(12) in effects
+    assert resumes(effects) == [12]
+    member.check()
+
+
+def test_a_joiner_whose_decision_may_yet_take_effect_asks_to_be_put_out() -> None:
+    """Whatever the next epoch is, it is the answer that the registry didn't give."""
+    member, _ = joiner_that_is_named()
+    (proposed,) = [e for e in member.step(Tick(), now=2 * LATER) if isinstance(e, Propose)]
+    ended = ProposalEnded(proposed.view, ProposalOutcome.UNKNOWN)
+    assert LossEnded(LossOutcome.UNKNOWN) in member.step(ended, now=2 * LATER)
+    assert member.loss_is_open
+    assert heard(member, op(11)) == []
+    (leaving,) = [e for e in member.step(Tick(), now=3 * LATER) if isinstance(e, Propose)]
+    assert leaving == Propose(2, view(3, A, min_insync=1))
+    member.step(ProposalEnded(leaving.view, ProposalOutcome.WON), now=3 * LATER)
+    assert (member.role, member.loss_is_open) == (Role.OUTSIDE, False)
+
+
+def test_a_joiner_whose_decision_has_lost_goes_on() -> None:
+    member, _ = joiner_that_is_named()
+    (proposed,) = [e for e in member.step(Tick(), now=2 * LATER) if isinstance(e, Propose)]
+    member.step(ProposalEnded(proposed.view, ProposalOutcome.LOST), now=2 * LATER)
+    assert not member.loss_is_open
+    assert resumes(member.step(Tick(), now=3 * LATER)) == [10]
 
 
 @pytest.mark.parametrize(

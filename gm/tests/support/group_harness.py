@@ -90,6 +90,9 @@ class ListApplication:
         self.ops = self.others[source.node].ops[:number]
         self.ring.caught_up(number)
 
+    def loss_ended(self) -> None:
+        """Its log has no other end meanwhile: it takes what the ring delivers, at once."""
+
     def ring_deleted(self) -> None:
         self.deleted = True
 

@@ -21,7 +21,8 @@ def test_no_loss_is_accepted_where_a_policy_refuses_it(forced: ForcedPromotion) 
         asked.append(operator)
 
     wanted = Wanted(Mirrors(), 3, 2, forced_promotion=forced, policy="precious")
-    replica = SimpleNamespace(wanted=wanted, accept_loss=accept_loss)
+    losses = SimpleNamespace(accept=accept_loss)
+    replica = SimpleNamespace(wanted=wanted, losses=losses)
     locator = SimpleNamespace(replica_of=lambda queue: replica)
     promoting = Promoting(*(cast(Any, part) for part in (None, None, locator, None)))
 

@@ -47,6 +47,7 @@ class PlayedRing:
         self.view: View | None = None
         self.role = Role.OUTSIDE
         self.has_quorum = True
+        self.loss_is_open = False
         self.refuses: Refusal | None = None
         self.closed = False
         self.hold_marks = False

@@ -113,6 +113,12 @@ class Joiner:
         self.joining: Joining | None = None
         self.syncing = Syncing(SyncSettings())
         self.turns = CatchUpTurns()
+        # Not set while an operator's decision for the log as it is may take effect.
+        self.none_open = asyncio.Event()
+        self.none_open.set()
+
+    async def wait_none_open(self) -> None:
+        await self.none_open.wait()
 
     def join(self) -> None:
         """The ring delivers the ops that come after this moment."""
@@ -125,6 +131,7 @@ class Joiner:
             sync=self.store.sync,
             syncing=self.syncing,
             turns=self.turns,
+            wait_installable=self.wait_none_open,
         )
 
     def deliver(self, count: int | None = None) -> None:
@@ -484,6 +491,35 @@ def test_cancelled_while_it_waits_for_the_state_it_changes_nothing(tmp_path: Pat
         await joiner.run()
         assert joiner.queue.state.last_number == 0
         assert source.asked == []
+
+    scenario(tmp_path, play)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_state_is_not_installed_while_an_operator_decides_for_the_log(
+    tmp_path: Path, is_cancelled: bool
+) -> None:
+    async def play(source: Source, joiner: Joiner) -> None:
+        source.publish_many(10)
+        joiner.join()
+        joiner.none_open.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(joiner.run())
+            await until(lambda: source.states_given == 1)
+            source.publish_many(5)
+            joiner.deliver()
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert joiner.queue.state.last_number == 0
+            if is_cancelled:
+                # The ring goes on from this log.
+                assert joiner.joining is not None
+                joiner.joining.cancel()
+            joiner.none_open.set()
+        if is_cancelled:
+            assert joiner.queue.state.last_number == 0
+        else:
+            joiner.check_same()
 
     scenario(tmp_path, play)
 

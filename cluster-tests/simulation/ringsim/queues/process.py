@@ -188,7 +188,7 @@ class Process:
     def accept_loss(self) -> None:
         async def work() -> None:
             try:
-                await self.replica.accept_loss("operator", at_ms=0)
+                await self.replica.losses.accept("operator", at_ms=0)
             except LossRefusedError as error:
                 self.world.losses_ended.append(error.outcome)
             except (RingClosedError, RingFailedError):
@@ -281,6 +281,9 @@ class WatchedReplica:
         self._world.oracle.catch_up_started(self._machine)
         self._process.store.catching_up = True
         self._process.replica.start_catch_up(number, source)
+
+    def loss_ended(self) -> None:
+        self._process.replica.loss_ended()
 
     def ring_deleted(self) -> None:
         raise AssertionError("nobody deletes the ring")

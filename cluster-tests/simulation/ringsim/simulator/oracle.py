@@ -55,6 +55,8 @@ class Oracle:
         # Ops that a log had with which an operator has let the ring go on, and whose bodies it had
         # not fetched: those messages are damaged from then on.
         self.without_bodies: dict[int, LogEntry] = {}
+        # How many of them had not been confirmed by then.
+        self.unconfirmed_without_bodies = 0
         # The newest view that was begun from disks.
         self._restart_epoch = 0
         # (epoch, number) -> the payload, and the epoch of the op before.
@@ -163,10 +165,14 @@ class Oracle:
                 self._confirmed_in.pop(number, None)
 
     def _forget_bodies(self, disk: VirtualDisk) -> None:
-        """The ring goes on with this one, which may lack bodies of ops that it has."""
-        for number, entry in self.persisted.items():
-            if disk.has_op(number, entry) and not disk.holds(number, entry):
+        """The ring goes on with this one, which may lack bodies of ops that it has.
+
+        Confirmed before or not: the members agree on the op, and its publisher will be told so.
+        """
+        for number, entry in enumerate(disk.log, start=1):
+            if not disk.holds(number, entry):
                 self.without_bodies[number] = entry
+                self.unconfirmed_without_bodies += number not in self.persisted
                 self.lost += 1
 
     def became_master(self, machine: Machine, view: View) -> None:

@@ -52,7 +52,8 @@ class SlowWork:
         if machine.app is not app or machine.member is None or app.log_count != log_count:
             return
         app.writing = False
-        app.sync(count)
+        # An operator's decision may have had more of it written already.
+        app.sync(max(count, len(app.disk.log)))
         self._give(machine.name, Persisted(count))
         if machine.app is app and count < len(app.log):
             self.write(machine)
@@ -111,7 +112,7 @@ class SlowWork:
         app = machine.app
         if machine.member is not member or app.catch_up_count != catch_up_count:
             return
-        if machine.paused:
+        if machine.paused or member.loss_is_open:
             self._again(self._fetched, machine, member, catch_up_count, state, epoch)
             return
         if not app.has_delivered(state):

@@ -235,6 +235,10 @@ class World:
 
     def accept_loss(self, machine: Machine) -> None:
         """An operator wants the ring begun again from this machine's log."""
+        if machine.member is None or machine.paused:
+            return  # His call gets no answer.
+        if machine.disk.whole:
+            machine.app.sync(len(machine.app.log))
         end = machine.disk.end()
         decision = LossAccepted(end.epoch, end.number, end.number, "operator", 0)
         self.give(machine.name, decision)

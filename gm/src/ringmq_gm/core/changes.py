@@ -53,14 +53,12 @@ view could take ops after its answer, and would bring them into the new ring:
 1. b, which doesn't know that it is out, answers that its log ends at 10, 2. b takes op 11 from the
 master of the older view, 3. a begins the ring again with b as its equal, and numbers another op 11.
 
-Beginning with a loss. If the candidates that have their logs are gone for good, an operator decides
-(`LossAccepted`) that the ring goes on from the log of this member, candidate or not. The candidates
-are asked all the same: the decision is refused if the ring can begin again by itself, or if one
-that answers has a longer whole log. The operator may not know that they are up again.
+Beginning with a loss that an operator has accepted: see `losses`.
 """
 
 from __future__ import annotations
 
+from ringmq_gm.core import losses
 from ringmq_gm.core.chance import Chance
 from ringmq_gm.core.events import (
     Effect,
@@ -80,7 +78,7 @@ from ringmq_gm.core.hold_off import HoldOff
 from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.stages import IDLE, PROPOSING, Log, Probing, Purpose, Stage, Waiting
 from ringmq_gm.core.timing import Timing
-from ringmq_gm.core.views import AcceptedLoss, MemberId, View
+from ringmq_gm.core.views import MemberId, View
 
 
 class ViewChanger:
@@ -129,8 +127,9 @@ class ViewChanger:
 
     # --- the situation ---
 
-    def view_entered(self) -> None:
-        """A change under way is overtaken."""
+    def view_entered(self, view: View | None) -> list[Effect]:
+        """A change under way is overtaken. None: the ring is deleted."""
+        ended = self.loss_ended(losses.outcome_in(view, self._me))
         # Proposals of the epoch before can't take effect any more: each was a compare-and-set on
         # that epoch.
         self._stage = IDLE
@@ -138,6 +137,7 @@ class ViewChanger:
         self._failures, self._for_another = 0, None
         self._nonce_min = self._nonce + 1
         self._patience_s = self._timing.probe_s
+        return ended
 
     def came_in(self, now: float) -> None:
         """This member is in the ring."""
@@ -232,6 +232,15 @@ class ViewChanger:
         self._accepted = None
         return [LossEnded(outcome)]
 
+    @property
+    def loss_is_open(self) -> bool:
+        """Whether a loss that an operator has accepted here may take effect in this epoch.
+
+        Also after the operator was told that the registry did not answer.
+        """
+        is_proposed = any(proposal.own_loss is not None for proposal in self.unresolved)
+        return is_proposed or self._accepted is not None
+
     def propose_unprobed(self, view: View | None) -> list[Effect]:
         """For a change that needs no probe: it drops nobody, or a member that is merely slow. None:
         no change is wanted."""
@@ -303,11 +312,20 @@ class ViewChanger:
 
     # --- going on ---
 
-    def link_up(self, node: str, view: View) -> list[Effect]:
+    def link_up(self, node: str, view: View | None) -> list[Effect]:
         """A probe that went to a node before its link was up goes again."""
+        self.lives.down.discard(node)
+        self.situation_changed()
         probe = self._stage
-        if isinstance(probe, Probing) and node in probe.targets and node not in probe.replies:
+        if view is None or not isinstance(probe, Probing):
+            return []
+        if node in probe.targets and node not in probe.replies:
             return [Send(node, self._ping(view))]
+        return []
+
+    def link_down(self, node: str) -> list[Effect]:
+        self.lives.down.add(node)
+        self.situation_changed()
         return []
 
     def pong(self, sender: MemberId, frame: Pong, view: View, log: Log, now: float) -> list[Effect]:
@@ -453,38 +471,18 @@ class ViewChanger:
         """Carries out the operator's decision, unless nothing or less need be lost."""
         asked = self._accepted
         assert asked is not None
-        refusal = self._loss_refusal(asked, {self._me: log, **dict(probe.replies.values())}, view)
+        logs = {self._me: log, **dict(probe.replies.values())}
+        refusal: LossOutcome | None
+        if not self._all_gone(view):
+            refusal = LossOutcome.MEMBERS_LIVE
+        elif view.may_begin_again(self._heard(logs, view)):
+            refusal = LossOutcome.NOT_NEEDED
+        else:
+            refusal = losses.refusal(asked, view, self._me, logs)
         if refusal is not None:
             self._wait(now)
             return self.loss_ended(refusal)
-        loss = AcceptedLoss(
-            epoch=view.epoch + 1,
-            member=self._me,
-            log_epoch=asked.log_epoch,
-            log_number=asked.log_number,
-            position=asked.position,
-            overruled=tuple(m for m in view.candidates if m.node != self._me.node),
-            operator=asked.operator,
-            at_ms=asked.at_ms,
-        )
-        return self._propose(view.begun_with_loss(loss))
-
-    def _loss_refusal(
-        self, asked: LossAccepted, logs: dict[MemberId, Log], view: View
-    ) -> LossOutcome | None:
-        """Why the ring need not, or can't, begin with a loss; None if it has to."""
-        if not self._all_gone(view):
-            return LossOutcome.MEMBERS_LIVE
-        if view.may_begin_again(self._heard(logs, view)):
-            return LossOutcome.NOT_NEEDED
-        candidates = {member_id.node for member_id in view.candidates}
-        end = LogEnd(asked.log_epoch, asked.log_number)
-        for member_id, found in logs.items():
-            # A candidate with a whole log has everything that was confirmed.
-            is_candidate = member_id != self._me and member_id.node in candidates
-            if is_candidate and found.is_whole and found.end > end:
-                return LossOutcome.LONGER_LOG
-        return None
+        return self._propose(losses.begun_with(asked, view, self._me))
 
     def _propose(self, proposal: View) -> list[Effect]:
         self._stage = PROPOSING

@@ -109,7 +109,8 @@ class PromotionAsked:
 @value
 class LossAccepted:
     """An operator wants the ring begun again from the application's log here, which ends with op
-    `log_number` of epoch `log_epoch`, and is on disk; confirmed ops may be lost by it.
+    `log_number` of epoch `log_epoch`, and is on disk; confirmed ops may be lost by it. The log
+    keeps that end while `RingMember.loss_is_open`.
 
     For a member that isn't synchronised. The other fields are for the record (`AcceptedLoss`).
     """

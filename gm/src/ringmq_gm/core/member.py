@@ -153,6 +153,11 @@ class RingMember:
         return self._log_is_whole
 
     @property
+    def loss_is_open(self) -> bool:
+        """Whether an accepted loss may yet take effect: the application's log must keep its end."""
+        return self._changer.loss_is_open
+
+    @property
     def awaits_start(self) -> bool:
         """Whether it has just joined, and not yet been told after which op it begins."""
         return isinstance(self._phase, Mirror) and self._phase.awaits_start
@@ -204,9 +209,7 @@ class RingMember:
             case LinkUp(node):
                 return self._link_up(node)
             case LinkDown(node):
-                self._changer.lives.down.add(node)
-                self._changer.situation_changed()
-                return []
+                return self._changer.link_down(node)
             case PeerStalled(node):
                 return self._peer_stalled(node)
             case LeasesLearned() | NodesKnown():
@@ -260,7 +263,10 @@ class RingMember:
             return [LossEnded(LossOutcome.IN_RING)]
         if self.view is None or self._phase is DELETED:
             return [LossEnded(LossOutcome.NO_VIEW)]
-        return self._changer.accept_loss(asked, self.view, self._log(), now)
+        effects = self._changer.accept_loss(asked, self.view, self._log(), now)
+        if isinstance(self._phase, Mirror) and self.loss_is_open:
+            self._phase.hold()
+        return effects
 
     def _view_asked(self, asked: RemovalAsked | MinInsyncAsked) -> list[Effect]:
         phase = self._phase
@@ -359,22 +365,16 @@ class RingMember:
         ended: list[Effect] = []
         if isinstance(self._phase, Master) and self._phase.handover is not None:
             ended = [PromotionEnded(PromotionOutcome.RING_DELETED)]
-        ended += self._changer.loss_ended(LossOutcome.RING_DELETED)
         self._phase = DELETED
         self.ops.drop_copies()
-        self._changer.view_entered()
-        return [*ended, RingDeleted()]
+        return [*ended, *self._changer.view_entered(None), RingDeleted()]
 
     def _enter(self, view: View, now: float) -> list[Effect]:
         """Everything that belongs to a change of the phase happens here."""
         before = self._phase
         ended = before.handover_ended_by(view) if isinstance(before, Master) else []
         self.view = view
-        loss = view.own_loss
-        is_mine = loss is not None and loss.member == self.me
-        done = LossOutcome.DONE if is_mine else LossOutcome.RING_CHANGED
-        ended += self._changer.loss_ended(done)
-        self._changer.view_entered()
+        ended += self._changer.view_entered(view)
         index = view.index_of(self.me)
         if index is not None:
             # A joiner cuts its log as soon as it is greeted. Once it is out again, this log is
@@ -388,7 +388,8 @@ class RingMember:
             return [*ended, RoleChanged(Role.OUTSIDE, view)]
         if isinstance(before, Outside):
             self._changer.came_in(now)
-        if loss is not None and is_mine:
+        loss = view.own_loss
+        if loss is not None and loss.member == self.me:
             # Whatever this member held as a joiner: the application goes on from its own log.
             self.ops = HeldOps(self.ring, LogEnd(loss.log_epoch, loss.log_number))
         elif isinstance(before, Outside):
@@ -440,10 +441,6 @@ class RingMember:
 
     def _link_up(self, node: str) -> list[Effect]:
         """Frames that were sent before may be lost: greets, asks and tells again."""
-        self._changer.lives.down.discard(node)
-        self._changer.situation_changed()
-        if self.view is None:
-            return []
         effects = self._changer.link_up(node, self.view)
         if not isinstance(self._phase, Outside):
             effects += self._phase.link_up(node)
@@ -473,6 +470,10 @@ class RingMember:
             if not self._wanted:
                 return []
             return changer.seek_entry(view, self._log(), now)
+        if isinstance(phase, Mirror) and phase.is_held:
+            if changer.loss_is_open:
+                return changer.propose_unprobed(view.without({self.me}))
+            return phase.go_on()
         # A master without contact takes no ops. If its own neighbours are there, nobody else may
         # have a reason to change the view: it goes on without the members that it doesn't hear.
         cut_off = isinstance(phase, Master) and not phase.has_contact

@@ -60,7 +60,9 @@ class Mirror(InView):
     __slots__ = (
         "awaits_start",
         "gap_at",
+        "held_hello",
         "is_greeted",
+        "is_held",
         "marks_at",
         "marks_due",
         "marks_sent",
@@ -76,6 +78,9 @@ class Mirror(InView):
         self.awaits_start = awaits_start
         self.upstream = view.ids[index - 1]
         self.is_greeted = False
+        # Whether nothing is taken from upstream, and the greeting that has come meanwhile.
+        self.is_held = False
+        self.held_hello: Hello | None = None
         self.tell_due: float | None = None
         # The news in the last marks that were sent.
         self.told = NOTHING_TOLD
@@ -88,6 +93,10 @@ class Mirror(InView):
         self.gap_at = -1
 
     def received(self, sender: MemberId, frame: EpochFrame) -> list[Effect]:
+        if self.is_held and not isinstance(frame, Resume):
+            if isinstance(frame, Hello) and sender == self.upstream:
+                self.held_hello = frame
+            return []
         match frame:
             case OpFrame():
                 return self._op_received(sender, frame)
@@ -99,6 +108,21 @@ class Mirror(InView):
                 return self._resume_received(sender, frame)
             case Submit():
                 return []  # Its sender has missed a view, and took this member for the master.
+
+    # --- a loss that an operator accepts ---
+
+    def hold(self) -> None:
+        """The end of this joiner's log has been named: no op is taken until `go_on`."""
+        assert self.role is Role.JOINER, self.role
+        self.is_held = True
+
+    def go_on(self) -> list[Effect]:
+        """The decision came to nothing. Whatever was not taken since is asked for again."""
+        hello, self.held_hello = self.held_hello, None
+        self.is_held = False
+        if hello is not None:
+            return self.hello_received(self.upstream, hello)
+        return [self._resume()] if self.is_greeted else []
 
     # --- handshakes ---
 

@@ -199,7 +199,7 @@ class Promoting:
         replica = self._locator.replica_of(queue)
         _check_allowed(queue, replica.wanted)
         try:
-            await replica.accept_loss(operator, at_ms=round(time.time() * 1000))
+            await replica.losses.accept(operator, at_ms=round(time.time() * 1000))
         except LossRefusedError as error:
             if error.outcome is LossOutcome.LONGER_LOG:
                 await self._refuse(queue, node, view)

@@ -57,6 +57,10 @@ async def nothing_to_keep(keep_below: int) -> bool:
     return False
 
 
+async def nobody_decides() -> None:
+    """A `wait_installable`, where no operator accepts losses."""
+
+
 class Joining:
     """`installed` is told when the state has been; then `apply` takes the ops after it. `number`:
     the last op before those that the ring delivers."""
@@ -72,11 +76,13 @@ class Joining:
         syncing: Syncing,
         turns: CatchUpTurns,
         set_aside: KeepEnd = nothing_to_keep,
+        wait_installable: Callable[[], Awaitable[None]] = nobody_decides,
     ) -> None:
         self.cancelled = False
         # Whether the state was another one than this replica had.
         self.was_behind = False
         self._set_aside = set_aside
+        self._wait_installable = wait_installable
         self._turns = turns
         self._syncing = syncing
         syncing.begun()
@@ -228,6 +234,7 @@ class Joining:
         # The own state stays as it is, as all ops are held back.
         keep = 0 if self._store.damaged else self._keep_below(state)
         changes = await self._store.changes_to(state, keep_below=keep)
+        await self._wait_installable()
         # Nothing is left to wait for; but some ops may have been dropped meanwhile.
         await self._wait_delivered(state)
         if self.cancelled:

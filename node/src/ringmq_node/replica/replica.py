@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range, RangeSet
-from ringmq_gm import LossAccepted, MemberId, Ring, RingClosedError, RingFailedError, Role, View
+from ringmq_gm import MemberId, Ring, RingClosedError, RingFailedError, Role, View
 from ringmq_node.model.info import QueueCondition
 from ringmq_node.model.policies import Wanted, wanted_of
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -39,6 +39,7 @@ from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.host import ReplicaHost
 from ringmq_node.replica.joining import Joining
 from ringmq_node.replica.letter_desk import LetterDesk
+from ringmq_node.replica.losses import AcceptedLosses
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.refusals import not_serving
 from ringmq_node.replica.remembering import Remembering
@@ -77,6 +78,7 @@ class Replica:
         self._inheritance = Inheritance(store.state.last_number, store.state.next_position)
         self._was_master = False
         self._joining: Joining | None = None
+        self.losses = AcceptedLosses(self)
         self._repair = Repair(store, self)
         # Notified when the mastership or the role changes.
         self._changed = Notifier()
@@ -197,6 +199,7 @@ class Replica:
         self._repair.view_changed(active=role in (Role.MASTER, Role.MIRROR))
         self._host.view_changed(self)
         self._changed.notify()
+        self.losses.ended()
 
     def start_catch_up(self, number: int, source: MemberId) -> None:
         self._stop_joining()
@@ -210,6 +213,7 @@ class Replica:
             syncing=self.syncing,
             turns=self._host.catch_up_turns,
             set_aside=self._set_aside,
+            wait_installable=self.losses.wait_none_open,
         )
         self.spawn(self._catch_up(self._joining), f"catch up {self.record.name}")
 
@@ -230,6 +234,9 @@ class Replica:
     def _state_installed(self) -> None:
         state = self.store.state
         self._inheritance.begin(state.last_number, state.next_position)
+
+    def loss_ended(self) -> None:
+        self.losses.ended()
 
     def ring_deleted(self) -> None:
         self.close(Reason.QUEUE_NOT_FOUND)
@@ -347,27 +354,11 @@ class Replica:
     def condition(self) -> QueueCondition:
         return QueueCondition.DOWN if self.mastership is None else self.mastership.room.condition
 
-    async def accept_loss(self, operator: str, *, at_ms: int) -> None:
-        """Begins the ring again with what is here. Raises `LossRefusedError`, `RingClosedError`."""
+    async def settle(self) -> None:
+        """Returns when no op that was delivered waits to be applied, and all is on disk."""
         if self._joining is not None:
-            # The log must not go on behind the end that the ring is told.
             await self._joining.wait_applied()
-        # The ring takes the log for written from the moment that the view says so.
         await self._host.sync_store()
-        state = self.store.state
-        await self.ring.accept_loss(
-            LossAccepted(state.epoch, state.last_number, state.next_position, operator, at_ms)
-        )
-        logger.error(
-            "queue %s: %s has accepted that confirmed messages may be lost: the ring goes on after "
-            "op %d of epoch %d, with position %d. It was begun again without %s",
-            self.record.name,
-            operator,
-            state.last_number,
-            state.epoch,
-            state.next_position,
-            ", ".join(map(str, self.view.losses[-1].overruled)),
-        )
 
     def close(self, reason: Reason) -> None:
         """Nothing more is served, fetched or repaired by this replica."""
@@ -375,6 +366,7 @@ class Replica:
         self._repair.stop()
         self._end_mastership(reason)
         self._changed.notify()
+        self.losses.ended()
 
     # --- catching up ---
 
