@@ -36,6 +36,10 @@ class Peer:
         self._sequences = sequences
         self._then_quiet = then_quiet
 
+    @property
+    def next_bytes(self) -> int | None:
+        return 10 if self.sent < len(self._sequences) else None
+
     async def wait_message(self) -> int:
         if self.sent == len(self._sequences):
             if self._then_quiet:

@@ -50,6 +50,10 @@ class Played:
 
     is_writable = True
 
+    @property
+    def next_bytes(self) -> None:
+        """Each one is waited for."""
+
     async def wait_message(self) -> int:
         if self.sent == len(self._requests):
             await self.ending.wait()

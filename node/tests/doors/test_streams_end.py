@@ -23,6 +23,10 @@ class StuckContext:
         self.is_over = asyncio.Event()
         self.writing = asyncio.Event()
 
+    @property
+    def next_bytes(self) -> None:
+        """Each one is waited for."""
+
     async def wait_message(self) -> int:
         return 0
 

@@ -39,6 +39,12 @@ class CallStream(CallHandler):
         call.credit_by_hand = True
         self._call = call
 
+    @property
+    def next_bytes(self) -> int | None:
+        """The size of the message that `read` would return without a wait; None if it would wait,
+        or there is no more."""
+        return len(self._messages[0]) if self._messages else None
+
     async def wait_message(self) -> int:
         """Returns when `read` would return at once: the size of its message, 0 behind the last.
         Raises `RpcError` as `read` does."""

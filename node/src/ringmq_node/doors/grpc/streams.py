@@ -95,7 +95,12 @@ class Stream:
         pieces = Pieces()
         while True:
             await pieces.step()
-            size_bytes = await self._context.wait_message()
+            size_bytes = self._context.next_bytes
+            if size_bytes is None:
+                size_bytes = await self._context.wait_message()
+                # The wait was no work: a piece that counted it would end after one batch of many
+                # that have come together, and that one would be sent and synced alone.
+                pieces = Pieces()
             self._heard = True
             # What isn't taken isn't read, and counts in the transport's budget: of ten thousand
             # streams each would have a batch in its hands, which no budget counts.
