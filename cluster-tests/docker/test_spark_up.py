@@ -35,10 +35,11 @@ INGEST = (
 )
 # As any reader of Delta sees it, on a machine that shares the volume.
 READ_TABLE = """
-import json, deltalake
-table = deltalake.DeltaTable("/lake/orders").to_pyarrow_table(columns=["position", "body"])
-positions = table["position"].to_pylist()
-sizes = {len(body) for body in table["body"].to_pylist()}
+import json, deltalake, pyarrow.parquet
+files = deltalake.DeltaTable("/lake/orders").file_uris()
+tables = [pyarrow.parquet.read_table(file, columns=["position", "body"]) for file in files]
+positions = [each for table in tables for each in table["position"].to_pylist()]
+sizes = {len(body) for table in tables for body in table["body"].to_pylist()}
 print(json.dumps({"rows": len(positions), "distinct": len({*positions}), "sizes": [*sizes]}))
 """
 # The executors that this worker had; and processes that have ended, whose parents had ended before
