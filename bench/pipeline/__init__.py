@@ -9,6 +9,7 @@ histories  a history of any size, and `verify` in a heap of its own
 measured   one run of one case, with its processor time
 rounds     all cases by rounds, and some of them at each size and number of executors
 report     the tables, the picture, the result as JSON
+notes      what a run has so far; what fails in it
 saved      a result file, and what a run of some rows keeps of it
 command    the command line
 """

@@ -18,10 +18,10 @@ from bench.goals import Goal
 RATE, MEGABYTES, MEGABYTES_PER_CPU = "rate_per_s", "mb_per_s", "mb_per_cpu_s"
 MESSAGES, DUPLICATES = "messages", "duplicates"
 
-# In the order of a run.
+# In the order of a run: what takes longest comes last, for a run that is interrupted.
 REPLAYS, READS, INGESTS, SCANS = "replay", "read", "ingest", "scan"
 SIZES, EXECUTORS, VERIFIES = "sizes", "executors", "verify"
-ROWS = (REPLAYS, READS, INGESTS, SCANS, SIZES, EXECUTORS, VERIFIES)
+ROWS = (REPLAYS, READS, INGESTS, SCANS, VERIFIES, EXECUTORS, SIZES)
 
 
 @dataclass(frozen=True, slots=True)

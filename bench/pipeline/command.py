@@ -26,8 +26,8 @@ from bench.peers.ringmq import version
 from bench.pipeline import report
 from bench.pipeline.cases import EVENTS, ROWS
 from bench.pipeline.histories import EVENTS_MIN
+from bench.pipeline.notes import Notes
 from bench.pipeline.rounds import WARM_UP_SHARE, run_rows
-from bench.pipeline.saved import merged
 
 N = TypeVar("N", int, float)
 _PACKAGES = ("pyspark", "pyarrow", "deltalake")
@@ -103,15 +103,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def bench(parsed: argparse.Namespace, progress: Console) -> None:
-    """Raises `BenchError`, also for a node that has logged an error."""
+    """Raises `BenchError`, also for a node that has logged an error. The rows that are complete by
+    then are reported, and in the file, also if the run is interrupted."""
     started = datetime.now(UTC)
     BUILD.mkdir(parents=True, exist_ok=True)
     name = parsed.save or f"pipeline-{started:%Y%m%dT%H%M%SZ}"
     target = RESULTS if parsed.save else RESULTS / "local"
     target.mkdir(parents=True, exist_ok=True)
     path = target / f"{name}.json"
-    # A file that can't be merged with fails the run before it has begun.
-    merged(path, [], {}, [])
     # Not in the system's temporary directory, which may be memory.
     folder = Path(tempfile.mkdtemp(prefix="pipeline-", dir=BUILD))
     with ExitStack() as stack:
@@ -122,13 +121,25 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
             "versions": {each: metadata.version(each) for each in _PACKAGES} | {"tree": version()},
             **{each: getattr(parsed, each) for each in _SETTINGS},
         }
-        runs = run_rows(parsed, folder, progress.print)
-    result = merged(path, parsed.rows, facts, runs)
-    content = result.to_json(name)
-    path.write_text(json.dumps(content, indent=2) + "\n")
+        notes = Notes(path, parsed.rows, facts, progress.print)
+        try:
+            run_rows(parsed, folder, notes)
+        finally:
+            _report(path, notes, progress, as_json=parsed.json)
+    notes.check()
+
+
+def _report(path: Path, notes: Notes, progress: Console, *, as_json: bool) -> None:
+    if not notes.runs:
+        return
+    notes.save()
+    result = notes.result()
     kinds = ".json and .png" if report.draw(path.with_suffix(".png"), result.runs) else ".json"
-    if parsed.json:
-        print(json.dumps(content))
+    if as_json:
+        print(json.dumps(result.to_json(path.stem)))
     else:
         report.print_report(Console(), result.runs)
-    progress.print(f"written: {(target / name).relative_to(ROOT)}{kinds}")
+    incomplete = [row for row, facts in result.facts.items() if not facts["complete"]]
+    if incomplete:
+        progress.print(f"not complete: {', '.join(incomplete)}")
+    progress.print(f"written: {path.with_suffix('').relative_to(ROOT)}{kinds}")

@@ -22,7 +22,8 @@ from ringmq_node.cli.cluster.local import LocalCluster
 from ringmq_pipeline.session import spark_session
 
 QUEUE = "measured"
-READY_S = 60.0
+# A store of 10 GB is closed, opened and deleted within it.
+READY_S = 300.0
 POLL_S = 0.05
 EXECUTOR_MIB = 1024
 # A task that fails is run again, which plain `local[2]` never does.
@@ -62,7 +63,7 @@ class Place:
             "the nodes have deleted the replicas of deleted queues",
         )
         self.client.close()
-        self.cluster.stop()
+        self.cluster.stop(timeout_s=READY_S)
         self.pids = []
         if faults := self.cluster.log_faults():
             raise BenchError(f"{len(faults)} errors in the nodes' logs, the first: {faults[0]}")

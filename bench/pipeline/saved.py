@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from bench.pipeline.measured import Measured
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`facts`: of each row, those of the run that measured it."""
+    """`facts`: of each row, those of the run that measured it. `complete` is among them."""
 
     facts: dict[str, dict[str, Any]]
     runs: list[Measured]
@@ -23,14 +23,26 @@ class Result:
     def to_json(self, name: str) -> dict[str, Any]:
         return {"name": name, "rows": self.facts, **report.to_json(self.runs)}
 
+    def write(self, path: Path) -> None:
+        """The file that is there stays whole until the new one is."""
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(self.to_json(path.stem), indent=2) + "\n")
+        new.replace(path)
 
-def merged(path: Path, rows: Sequence[str], facts: dict[str, Any], runs: list[Measured]) -> Result:
-    """With the other rows of the file, if it is there. Raises `BenchError` for a file that is no
-    result of this benchmark."""
+
+def merged(path: Path, facts: Mapping[str, dict[str, Any]], runs: Sequence[Measured]) -> Result:
+    """With the other rows of the file, if it is there. A row that isn't complete leaves a complete
+    one in its place. Raises `BenchError` for a file that is no result of this benchmark."""
     found = _read(path) if path.exists() else Result({}, [])
-    kept = {row: of_row for row, of_row in found.facts.items() if row not in rows}
-    others = [each for each in found.runs if each.row not in rows]
-    return Result(kept | dict.fromkeys(rows, facts), others + runs)
+    taken = {
+        row
+        for row, of_row in facts.items()
+        if of_row["complete"] or row not in found.facts or not found.facts[row]["complete"]
+    }
+    together = {row: of_row for row, of_row in found.facts.items() if row not in taken}
+    together |= {row: of_row for row, of_row in facts.items() if row in taken}
+    others = [each for each in found.runs if each.row not in taken]
+    return Result(together, others + [each for each in runs if each.row in taken])
 
 
 def _read(path: Path) -> Result:

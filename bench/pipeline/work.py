@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet
@@ -66,29 +67,36 @@ def read_by_client(place: Place) -> Done:
     )
 
 
+@contextmanager
+def _removed(folder: Path) -> Iterator[Path]:
+    """Also after a failure: other cases go on in the same place."""
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def ingest_queue(place: Place) -> Done:
-    folder = place.folder / "ingested"
-    job = Ingest(
-        source={
-            "endpoints": place.endpoints,
-            "queues": QUEUE,
-            "minPartitions": str(place.tasks),
-        },
-        table=sink_for("delta", folder / "table"),
-        checkpoint=folder / "checkpoint",
-    )
-    rows = ingest(place.spark, job).rows
-    left = place.client.reader(QUEUE).stat().messages
-    shutil.rmtree(folder)
+    with _removed(place.folder / "ingested") as folder:
+        job = Ingest(
+            source={
+                "endpoints": place.endpoints,
+                "queues": QUEUE,
+                "minPartitions": str(place.tasks),
+            },
+            table=sink_for("delta", folder / "table"),
+            checkpoint=folder / "checkpoint",
+        )
+        rows = ingest(place.spark, job).rows
+        left = place.client.reader(QUEUE).stat().messages
     if left:
         raise BenchError(f"the ingest has left {left} messages in the queue")
     return Done(rows)
 
 
 def write_generated(place: Place) -> Done:
-    folder = place.folder / "generated"
-    files_of(_generated(place))(folder)
-    shutil.rmtree(folder)
+    with _removed(place.folder / "generated") as folder:
+        files_of(_generated(place))(folder)
     return Done(place.count)
 
 
@@ -98,13 +106,9 @@ def replay_table(place: Place) -> Done:
 
 def replay_with_failures(place: Place) -> Done:
     """Every task publishes half of its rows, and fails."""
-    few = place.folder / "few"
-    few.mkdir()
-    rows = 0
-    for file in sorted(place.table.iterdir())[:FAILING_FILES]:
-        (few / file.name).symlink_to(file)
-        rows += pyarrow.parquet.read_metadata(file).num_rows
-    half = pyarrow.parquet.read_metadata(few / "00000.parquet").num_rows // 2
+    files = sorted(place.table.iterdir())[:FAILING_FILES]
+    rows = sum(pyarrow.parquet.read_metadata(file).num_rows for file in files)
+    half = pyarrow.parquet.read_metadata(files[0]).num_rows // 2
 
     def fails_at_first(position: int) -> bool:
         """Here, so that the workers get it by value."""
@@ -114,8 +118,11 @@ def replay_with_failures(place: Place) -> Done:
         return True
 
     place.spark.udf.register("fails_at_first", fails_at_first, "boolean")
-    done = _replay(place, few, FAILING_QUEUE, "fails_at_first(position)")
-    shutil.rmtree(few)
+    with _removed(place.folder / "few") as few:
+        few.mkdir()
+        for file in files:
+            (few / file.name).symlink_to(file)
+        done = _replay(place, few, FAILING_QUEUE, "fails_at_first(position)")
     if done.messages != rows:
         raise BenchError(f"of {rows} rows, {done.messages} were published")
     return done
@@ -127,8 +134,10 @@ def _replay(place: Place, table: Path, queue: str, where: str = "") -> Done:
     noted = place.folder / "progress"
     sink = {"endpoints": place.endpoints, "queue": queue}
     job = ReplayJob(table, sink, noted, where=where)
-    rows = replay(place.spark, job, show=lambda _tally, _units: None).rows
-    noted.unlink()
+    try:
+        rows = replay(place.spark, job, show=lambda _tally, _units: None).rows
+    finally:
+        noted.unlink(missing_ok=True)
     found = place.client.reader(queue).stat().messages
     if found < rows:
         raise BenchError(f"{rows} rows were published to {queue!r}, and {found} are there")

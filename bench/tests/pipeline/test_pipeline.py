@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 from pathlib import Path
+from typing import NoReturn, cast
 
 import pyarrow.parquet
 import pytest
 from bench.measure import BenchError
-from bench.pipeline import cases, command, histories, report, saved
+from bench.pipeline import cases, command, histories, report, rounds, saved
 from bench.pipeline.cases import CASES
 from bench.pipeline.measured import Done, Measured, Which, measure
 from bench.pipeline.messages import FILE_ROWS, write_table
+from bench.pipeline.notes import Notes
+from bench.pipeline.place import Place
 from bench.pipeline.work import WORK
 from history.checker import check
 from history.records import read
@@ -119,7 +123,12 @@ def test_a_run_says_which_files_it_wrote(
 ) -> None:
     for name, folder in {"ROOT": "", "BUILD": "build", "RESULTS": "results"}.items():
         monkeypatch.setattr(command, name, tmp_path / folder)
-    monkeypatch.setattr(command, "run_rows", lambda *_: [run])
+
+    def run_rows(parsed: argparse.Namespace, folder: Path, notes: Notes) -> None:
+        notes.take(run)
+        notes.complete(parsed.rows)
+
+    monkeypatch.setattr(command, "run_rows", run_rows)
     said = io.StringIO()
     parsed = command.parse(["--rows", run.row, "--save", "saved", "--json"])
     command.bench(parsed, Console(file=said, width=200))
@@ -130,19 +139,28 @@ def test_a_run_says_which_files_it_wrote(
 def test_a_row_takes_its_own_place_in_a_file_and_leaves_the_others(tmp_path: Path) -> None:
     path = tmp_path / "saved.json"
 
-    def save(rows: list[str], fact: str, runs: list[Measured]) -> saved.Result:
-        result = saved.merged(path, rows, {"started": fact}, runs)
-        path.write_text(json.dumps(result.to_json("saved")))
-        return result
+    def save(rows: list[str], fact: str, runs: list[Measured], *, complete: bool = True) -> None:
+        facts = {row: {"started": fact, "complete": complete} for row in rows}
+        saved.merged(path, facts, runs).write(path)
 
-    scan = run_of(cases.SCAN, 1, 1.0)
-    save([cases.SCANS, cases.READS], "first", [scan, run_of(cases.READ_ARROW, 1, 1.0)])
+    def rows_of_file() -> dict[str, str]:
+        return {row: each["started"] for row, each in json.loads(path.read_text())["rows"].items()}
+
+    scan, read_first = run_of(cases.SCAN, 1, 1.0), run_of(cases.READ_ARROW, 1, 1.0)
+    save([cases.SCANS, cases.READS], "first", [scan, read_first])
     again = run_of(cases.READ_ARROW, 1, 3.0)
-    result = save([cases.READS], "second", [again])
-    assert result.runs == [scan, again]
-    assert json.loads(path.read_text())["rows"] == {
-        cases.SCANS: {"started": "first"},
-        cases.READS: {"started": "second"},
+    save([cases.READS], "second", [again])
+    assert saved.merged(path, {}, []).runs == [scan, again]
+    assert rows_of_file() == {cases.SCANS: "first", cases.READS: "second"}
+    # A run that was interrupted takes only the place of another one like it.
+    replays = [run_of(cases.REPLAY, number, 1.0) for number in (1, 2)]
+    save([cases.READS, cases.REPLAYS], "third", [read_first, replays[0]], complete=False)
+    save([cases.REPLAYS], "fourth", [replays[1]], complete=False)
+    assert saved.merged(path, {}, []).runs == [scan, again, replays[1]]
+    assert rows_of_file() == {
+        cases.SCANS: "first",
+        cases.READS: "second",
+        cases.REPLAYS: "fourth",
     }
 
 
@@ -150,7 +168,105 @@ def test_a_file_of_another_benchmark_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "three-nodes.json"
     path.write_text('{"measurements": [{"peer": "ringmq"}]}')
     with pytest.raises(BenchError, match="is no result of this benchmark"):
-        saved.merged(path, [], {}, [])
+        notes_of(path, [cases.READS])
+    assert path.read_text() == '{"measurements": [{"peer": "ringmq"}]}'
+
+
+def notes_of(path: Path, rows: list[str], said: list[str] | None = None) -> Notes:
+    return Notes(path, rows, {}, (said if said is not None else []).append)
+
+
+def complete_rows(path: Path) -> dict[str, bool]:
+    return {row: each["complete"] for row, each in json.loads(path.read_text())["rows"].items()}
+
+
+def test_each_measurement_is_in_the_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    notes = notes_of(path, [cases.READS, cases.SIZES])
+    notes.take(run_of(cases.READ_ARROW, 1, 1.0))
+    assert complete_rows(path) == {cases.READS: False}
+    notes.complete([cases.READS])
+    notes.take(run_of(cases.INGEST, 1, 1.0, row=cases.SIZES, setting="1 GB"))
+    assert complete_rows(path) == {cases.READS: True, cases.SIZES: False}
+    assert len(json.loads(path.read_text())["measurements"]) == 2
+
+
+def test_a_part_that_fails_leaves_the_other_rows(tmp_path: Path) -> None:
+    path, said = tmp_path / "saved.json", list[str]()
+    notes = notes_of(path, [cases.SCANS, cases.SIZES], said)
+    with notes.part([cases.SIZES], "1 GB"):
+        notes.take(run_of(cases.INGEST, 1, 1.0, row=cases.SIZES, setting="1 GB"))
+        raise RuntimeError("no room")
+    notes.complete([cases.SIZES])
+    with notes.part([cases.SCANS], "the rounds"):
+        notes.take(run_of(cases.SCAN, 1, 1.0))
+    notes.complete([cases.SCANS])
+    assert complete_rows(path) == {cases.SCANS: True, cases.SIZES: False}
+    assert any("RuntimeError: no room" in line for line in said)
+    with pytest.raises(BenchError, match="sizes: 1 GB: no room"):
+        notes.check()
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_ends_the_run_also_if_spark_fails_at_it(
+    interrupt: type[BaseException], tmp_path: Path
+) -> None:
+    def fail_at_the_end() -> NoReturn:
+        try:
+            raise interrupt
+        finally:
+            raise RuntimeError("the gateway is gone")
+
+    notes = notes_of(tmp_path / "saved.json", [cases.SCANS])
+    with pytest.raises(interrupt), notes.part([cases.SCANS], "the rounds"):
+        fail_at_the_end()
+    assert not notes.failed
+
+
+def test_a_run_that_is_interrupted_is_reported_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, folder in {"ROOT": "", "BUILD": "build", "RESULTS": "results"}.items():
+        monkeypatch.setattr(command, name, tmp_path / folder)
+
+    def run_rows(parsed: argparse.Namespace, folder: Path, notes: Notes) -> None:
+        notes.take(run_of(cases.SCAN, 1, 1.0))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_rows", run_rows)
+    said = io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+        command.bench(
+            command.parse(["--rows", "scan", "--save", "saved", "--json"]),
+            Console(file=said, width=200),
+        )
+    assert "not complete: scan" in said.getvalue()
+    assert complete_rows(tmp_path / "results" / "saved.json") == {cases.SCANS: False}
+
+
+def test_a_case_that_fails_leaves_the_other_rows_of_its_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(place: Place, name: str, which: Which) -> Measured:
+        if name == cases.TO_PARQUET:
+            raise RuntimeError("no room")
+        return run_of(name, which.round, 1.0)
+
+    monkeypatch.setattr(rounds, "_measure", work)
+    monkeypatch.setattr(rounds, "_delete_queues", lambda *_: None)
+    rows = [cases.READS, cases.INGESTS]
+    notes = notes_of(tmp_path / "saved.json", rows)
+    for number in (0, 1):
+        rounds._round(cast("Place", None), rows, number, notes)
+    notes.complete(rows)
+    assert {each.case for each in notes.runs} == {
+        cases.GENERATED,
+        cases.CLIENT,
+        cases.READ_ARROW,
+        cases.READ_PROTO,
+    }
+    assert notes.failed.keys() == {cases.INGESTS}
+    assert complete_rows(tmp_path / "saved.json") == {cases.READS: True}
 
 
 def test_a_case_that_did_another_number_of_messages_fails_the_run() -> None:
@@ -166,6 +282,12 @@ def test_a_history_is_judged_as_it_was_planted(tmp_path: Path) -> None:
     found = check(read(path))
     assert (messages, found.published, found.delivered) == (1000, 1000, 1000)
     assert {each.rule.value: each.count for each in found.violations} == {**histories.PLANTED}
+
+
+def test_a_disk_without_room_is_said_first() -> None:
+    rounds.check_room(60 * 10**9, 10 * 10**9, 3)
+    with pytest.raises(BenchError, match=r"needs 60\.0 GB of disk, and 59\.0 are free"):
+        rounds.check_room(59 * 10**9, 10 * 10**9, 3)
 
 
 def test_the_replayed_table_has_positions_without_a_gap(tmp_path: Path) -> None:
