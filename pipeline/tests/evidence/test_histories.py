@@ -1,6 +1,8 @@
 """Histories in numbers: a run that is larger than its heap, a real run, thousands of drawn ones.
 
-`make evidence-pipeline` runs it; `RINGMQ_EVENTS` says how large the large one is.
+`make evidence-pipeline` runs it; `RINGMQ_EVENTS` says how large the large one is. That one takes
+50 s of processor time at any size, for Java and Spark to start and to compile, and 14 us for each
+event.
 """
 
 from __future__ import annotations

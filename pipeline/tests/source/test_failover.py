@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from nemesis import Cluster, scenario
 from nemesis.oracle import body_of
 from pipeline.tests.source.sources import Query, options_for, rows_of
 
 from pyspark_ringmq.batch import BatchReader
+from ringmq_pipeline.offsets import DataLossError
 from ringmq_pipeline.options import parse
 
 COUNT = 3000
@@ -17,8 +19,8 @@ COUNT = 3000
 BODY_BYTES = 4000
 
 
-async def filled(cluster: Cluster) -> list[bytes]:
-    bodies = [body_of("p", number, BODY_BYTES) for number in range(COUNT)]
+async def filled(cluster: Cluster, count: int = COUNT) -> list[bytes]:
+    bodies = [body_of("p", number, BODY_BYTES) for number in range(count)]
     async with cluster.client(deadline_s=30) as client, client.publisher("q") as publisher:
         await publisher.publish_batch(bodies)
     return bodies
@@ -57,4 +59,44 @@ async def test_a_stream_goes_on_at_the_next_master(cluster: Cluster) -> None:
     async with cluster.client(deadline_s=30) as client:
         stat = await client.reader("q").stat()
         assert (stat.messages, stat.acked_end) == (0, COUNT)
+    await asyncio.to_thread(query.end)
+
+
+@scenario(deadline_s=120)
+async def test_a_loss_that_was_accepted_is_told_with_the_range(cluster: Cluster) -> None:
+    """The positions that a query has read, and those of its last batch, belong to other messages
+    from then on: neither the next batch nor one that is run again reads these in silence."""
+    cluster.expect_log("has accepted that confirmed messages may be lost")
+    await filled(cluster, 50)
+    behind = (await cluster.mirrors_of("q"))[-1]
+    cluster.kill(behind)
+    await filled(cluster, 30)
+    endpoints = ",".join(cluster.addresses.values())
+    limits = {"maxMessagesPerTrigger": "60", "requestTimeout": "60s", "leaseHolder": "the query"}
+    query = Query(endpoints, "q", **limits)
+    assert len(await asyncio.to_thread(query.trigger)) == 60
+    begin = query.at
+    assert len(await asyncio.to_thread(query.trigger)) == 20
+    assert begin is not None
+    assert query.at is not None
+    lost = cluster.others(behind)
+    cluster.kill(*lost)
+    await cluster.start(behind)
+    async with cluster.client() as client:
+        await client.promote_mirror(
+            "q", behind, accept_loss=True, operator="on call", deadline_s=30
+        )
+    await cluster.start(*lost)
+    await cluster.wait_synchronised("q", within_s=40)
+    # Other messages at positions that the query has read, and behind them.
+    await filled(cluster, 100)
+
+    again = await asyncio.to_thread(query.reader.partitions, begin, query.at)
+    with pytest.raises(DataLossError, match=r"positions 60 to 79 .*accepted a loss"):
+        await asyncio.to_thread(rows_of, query.reader, again)
+    told = (
+        r"positions from 80 on can't be read.*an operator has accepted a loss \(epoch \d+, not 0\)"
+    )
+    with pytest.raises(DataLossError, match=told):
+        await asyncio.to_thread(query.trigger)
     await asyncio.to_thread(query.end)
