@@ -17,7 +17,10 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove
 from ringmq_node.storage import QueueStore, Store, StoreLimits
-from ringmq_node.storage.commit_log import LOG_NAMES, SETTLED_HEAD, CommitLog, write
+from ringmq_node.storage.commit_log import LOG_NAMES, SETTLED_HEAD, CommitLog, LogJob, write
+from ringmq_node.storage.format import redo_records
+from ringmq_node.storage.format.records import RecordKind, record_header
+from ringmq_node.storage.format.redo_records import OFFSET_MAX, Journal, RedoPiece, RedoRows
 from ringmq_node.storage.queue.entries import QueueFile
 from ringmq_node.storage.queue.journal import Piece
 
@@ -27,7 +30,7 @@ LOGS = [ROOT / name for name in LOG_NAMES]
 LONG = StoreLimits()
 NEW = b"new" * 300
 # One round fills a log.
-SHORT_LOGS = replace(LONG, commit_log_bytes_max=700)
+SHORT_LOGS = replace(LONG, commit_log_bytes_max=500)
 
 
 def publish(queue: QueueStore, *texts: bytes) -> None:
@@ -124,6 +127,44 @@ def test_the_numbers_of_a_store_are_what_it_has_given_to_write() -> None:
     run_store(store, work)
 
 
+def test_two_copies_are_below_2_2_bytes_for_each_byte_of_a_body() -> None:
+    """With 1 KiB, the id of a publisher, and four queues in a round (decision 0204)."""
+    disk = SimulatedDisk()
+    store = open_store(disk, LONG)
+    queues = [store.open_queue(f"queue {number}") for number in range(4)]
+
+    async def work() -> None:
+        for number in range(20):
+            if number == 1:
+                before = store.statistics()
+            for queue in queues:
+                body = Block.of([bytes(1024)])
+                op = Publish(queue.state.next_position, body, False, b"p" * 16, number)
+                queue.append(queue.state.last_number + 1, op, ops.encode(op))
+            await store.sync()
+        after = store.statistics()
+        written = sum(
+            getattr(after, name) - getattr(before, name)
+            for name in ("journal_bytes_written", "commit_log_bytes_written")
+        )
+        assert written < 2.2 * 1024 * len(queues) * 19
+
+    run_store(store, work)
+
+
+def test_a_journal_of_more_than_4_gib_is_written_directly() -> None:
+    """A log has 32 bits for an offset."""
+    log = CommitLog(SimulatedDisk(), ROOT, LONG, print)
+    folder = ROOT / "queues" / ("0" * 32)
+
+    def plan(end: int) -> LogJob | None:
+        files = [QueueFile(folder / "journal.jif", 1, 7, size, 0) for size in (100, end)]
+        return log.plan([Piece(file, 40, []) for file in files], 3)
+
+    assert plan(OFFSET_MAX) is not None
+    assert plan(OFFSET_MAX + 1) is None
+
+
 def test_a_round_of_one_queue_goes_straight_to_its_journal() -> None:
     disk = SimulatedDisk()
     store = open_store(disk, LONG)
@@ -157,6 +198,27 @@ def test_after_a_power_cut_each_queue_has_all_that_was_durable(
     limits: StoreLimits, kept: Kept
 ) -> None:
     assert found(after_rounds(20, limits, kept)) == expected(20)
+
+
+def test_journals_that_come_to_a_log_later_have_numbers_of_their_own() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, LONG)
+    left: list[SimulatedDisk] = []
+
+    async def work() -> None:
+        await rounds(store, 1)
+        for names in (QUEUES[:2], QUEUES[1:], QUEUES[::2]):
+            for name in names:
+                publish(store.open_queue(name), f"{name} in {'+'.join(names)}".encode())
+            await store.sync()
+        left.append(disk.power_cut("nothing", random.Random(1)))
+
+    run_store(store, work)
+    assert {name: texts[1:] for name, texts in found(left[0]).items()} == {
+        "one": [b"one in one+two", b"one in one+three"],
+        "two": [b"two in one+two", b"two in two+three"],
+        "three": [b"three in two+three", b"three in one+three"],
+    }
 
 
 def test_a_start_applies_the_logs_durably_and_removes_them() -> None:
@@ -245,14 +307,15 @@ def test_a_journal_that_is_sealed_meanwhile_is_synced_under_its_new_name() -> No
     disk = SealingDisk(journal)
     disk.write(journal.path, 0, [b"head"])
     log = CommitLog(disk, ROOT, replace(LONG, commit_log_queues_min=1), print)
-    job = log.plan([Piece(journal, 4, [b"ops"])], 3)
+    op = record_header(7, 4, RecordKind.OP, b"ops")
+    job = log.plan([Piece(journal, 4, [op, b"ops"])], len(op) + 3)
     assert job is not None
     write(disk, job)
     log.written(job)
     log.drain()
     synced = [call.path.name for call in disk.log if call.name == "sync"]
     assert "1.jif" in synced
-    assert bytes(disk.content(journal.path)) == b"headops"
+    assert bytes(disk.content(journal.path)) == b"head" + op + b"ops"
 
 
 def test_a_sealed_journal_gets_its_bytes_too() -> None:
@@ -311,6 +374,47 @@ def test_removed_messages_stay_removed() -> None:
 
     run_store(store, work)
     assert found(left[0]) == {name: [f"{name} 2".encode()] for name in QUEUES}
+
+
+# -- the bytes of a record
+
+
+def test_records_come_back_byte_for_byte() -> None:
+    one, two = Journal("0a" * 16, 1, 0x01020304), Journal("0b" * 16, 7, 0x05060708)
+    rows = RedoRows()
+    rows.name(0, one)
+    rows.name(1, two)
+    pieces: list[RedoPiece] = []
+    for number, journal, offset in ((0, one, 40), (1, two, 1 << 31)):
+        buffers: list[bytes] = []
+        at = offset
+        for payload in (b"an op", b"", bytes(500)):
+            # A round that is under way when it is framed: synced up to the first one.
+            fields = {"number": at, "epoch": 3, "flags": 1, "synced": offset - 8 * number}
+            header = record_header(journal.marker, at, RecordKind.FILL, payload, **fields)
+            buffers += (header, payload)
+            pieces.append(RedoPiece(journal, at, header + payload))
+            at += len(header) + len(payload)
+        rows.add(number, offset, buffers)
+    assert redo_records.decode(rows.encode(), {}) == ({0: one, 1: two}, pieces)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 10, 50, 90, 130])
+def test_a_payload_that_is_cut_short_is_none(cut: int) -> None:
+    rows = RedoRows()
+    rows.name(0, Journal("0a" * 16, 1, 7))
+    rows.add(0, 40, [record_header(7, 40, RecordKind.OP, bytes(60)), bytes(60)])
+    payload = rows.encode()
+    assert len(payload) == 8 + 32 + 34 + 60
+    with pytest.raises(ValueError, match="record"):
+        redo_records.decode(payload[:-cut], {})
+
+
+def test_a_record_of_a_journal_that_nothing_has_named_is_damage() -> None:
+    rows = RedoRows()
+    rows.add(3, 40, [record_header(7, 40, RecordKind.OP, b"op"), b"op"])
+    with pytest.raises(ValueError, match="journal 3, which nothing before it names"):
+        redo_records.decode(rows.encode(), {2: Journal("0a" * 16, 1, 7)})
 
 
 # -- damage

@@ -14,6 +14,8 @@ Invariants:
 * **A record of the log stays true for ever.** A journal only grows, and its marker is drawn at
   random. So the bytes belong to that place of that file, or the file is gone. A start may apply a
   log once more, or apply one that nobody needs any more (see `redo`).
+* **A log names each journal once,** in the first record that has bytes of it, and calls it by a
+  number from there on (see `format.redo_records`). A log that is used again begins anew with both.
 * Whatever makes or renames a journal is written directly, and so are large rounds: there a second
   copy of the bytes costs more than the syncs.
 
@@ -35,7 +37,6 @@ from pathlib import Path
 
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.disk.threads import Task, Worker
-from ringmq_node.storage.format import redo_records
 from ringmq_node.storage.format.formats import COMMIT_LOG
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
@@ -45,7 +46,7 @@ from ringmq_node.storage.format.records import (
     new_marker,
     record_header,
 )
-from ringmq_node.storage.format.redo_records import RedoPiece
+from ringmq_node.storage.format.redo_records import OFFSET_MAX, Journal, RedoRows
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.queue.entries import QueueFile
 from ringmq_node.storage.queue.journal import Piece
@@ -66,6 +67,10 @@ class LogJob:
     number: int
     offset: int
     pieces: list[Piece]
+    # What the log calls the journal of each piece.
+    journals: list[int]
+    # Those that get their numbers here.
+    named: dict[QueueFile, int]
     # The log's directory, if the file is new in it.
     made_in: Path | None
     # Set by `write`: where the record ends.
@@ -79,8 +84,8 @@ class _LogFile:
     # The end of the last record that is durable.
     end: int = 0
     exists: bool = False
-    # Journals with bytes that are synced in this log only. A dict: their order is repeatable.
-    behind: dict[QueueFile, None] = field(default_factory=dict)
+    # Journals with bytes that are synced in this log only, and the number of each in the log.
+    behind: dict[QueueFile, int] = field(default_factory=dict)
 
 
 class CommitLog:
@@ -121,6 +126,8 @@ class CommitLog:
             return None
         if size_bytes > limits.commit_log_bytes_per_queue_max * len(pieces):
             return None
+        if any(piece.file.end > OFFSET_MAX for piece in pieces):
+            return None
         current = self._files[0]
         if current.end and current.end + size_bytes > limits.commit_log_bytes_max:
             if not self._turn():
@@ -130,14 +137,30 @@ class CommitLog:
             current.marker = new_marker()
         self._number += 1
         made_in = None if current.exists else self._directory
-        return LogJob(current.path, current.marker, self._number, current.end, pieces, made_in)
+        named: dict[QueueFile, int] = {}
+        journals: list[int] = []
+        for piece in pieces:
+            journal = current.behind.get(piece.file)
+            if journal is None:
+                journal = named.setdefault(piece.file, len(current.behind) + len(named))
+            journals.append(journal)
+        return LogJob(
+            current.path,
+            current.marker,
+            self._number,
+            current.end,
+            pieces,
+            journals,
+            named,
+            made_in,
+        )
 
     def written(self, job: LogJob) -> None:
         """The job's round has ended well."""
         current = self._files[0]
         current.exists = True
         current.end = job.end
-        current.behind.update(dict.fromkeys(piece.file for piece in job.pieces))
+        current.behind |= job.named
 
     def drain(self) -> None:
         """Syncs all journals and removes the logs. Blocks; raises `OSError`."""
@@ -186,17 +209,12 @@ class CommitLog:
 def write(disk: Disk, job: LogJob) -> None:
     """Makes the job's pieces durable, and puts them into their journals. In a thread, or on the
     loop for a small round. Raises `OSError`."""
-    redo = [
-        RedoPiece(
-            piece.file.path.parent.name,
-            piece.file.number,
-            piece.file.marker,
-            piece.offset,
-            b"".join(piece.buffers),
-        )
-        for piece in job.pieces
-    ]
-    payload = redo_records.encode(redo)
+    rows = RedoRows()
+    for file, number in job.named.items():
+        rows.name(number, Journal(file.path.parent.name, file.number, file.marker))
+    for piece, number in zip(job.pieces, job.journals, strict=True):
+        rows.add(number, piece.offset, piece.buffers)
+    payload = rows.encode()
     buffers: list[bytes] = []
     offset = job.offset or FILE_HEADER.size
     if not job.offset:
@@ -217,8 +235,8 @@ def write(disk: Disk, job: LogJob) -> None:
     if job.made_in is not None:
         disk.sync(job.made_in)
     job.end = offset + RECORD_HEADER_BYTES + len(payload)
-    for piece, copy in zip(job.pieces, redo, strict=True):
-        disk.write(piece.file.path, piece.offset, [copy.data])
+    for piece in job.pieces:
+        disk.write(piece.file.path, piece.offset, piece.buffers)
 
 
 def _settle(disk: Disk, directory: Path, log: Path, journals: Sequence[QueueFile]) -> None:

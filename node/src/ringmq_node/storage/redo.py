@@ -27,7 +27,7 @@ from ringmq_node.storage.format.formats import COMMIT_LOG, JOURNAL
 from ringmq_node.storage.format.queue_folder import CURRENT_JOURNAL, sealed_name
 from ringmq_node.storage.format.record_file import RecordFile
 from ringmq_node.storage.format.records import Header, RecordKind, owner_of
-from ringmq_node.storage.format.redo_records import RedoPiece
+from ringmq_node.storage.format.redo_records import Journal
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +78,15 @@ def _apply(disk: Disk, path: Path, size: int, journals: _Journals) -> list[Corru
     if not file.marker:
         return [CorruptionReport(str(path), 0, size, file.unreadable)]
 
+    known: dict[int, Journal] = {}
+
     def visit(header: Header, payload: bytes) -> None:
         if header.kind != RecordKind.REDO:
             raise ValueError(f"a record of kind {header.kind} in a commit log")
-        for piece in redo_records.decode(payload):
-            journals.write(piece)
+        named, pieces = redo_records.decode(payload, known)
+        known.update(named)
+        for piece in pieces:
+            journals.write(*piece)
 
     return file.scan(visit).corruptions
 
@@ -94,27 +98,26 @@ class _Journals:
         self._disk = disk
         self._write = write
         self._queues = queues
-        self._paths: dict[tuple[str, int, int], Path | None] = {}
+        self._paths: dict[Journal, Path | None] = {}
 
-    def write(self, piece: RedoPiece) -> None:
-        key = piece[:3]
-        if key not in self._paths:
-            self._paths[key] = self._find(piece)
-        path = self._paths[key]
+    def write(self, journal: Journal, offset: int, data: bytes) -> None:
+        if journal not in self._paths:
+            self._paths[journal] = self._find(journal)
+        path = self._paths[journal]
         if path is not None:
-            self._write(path, piece.offset, piece.data)
+            self._write(path, offset, data)
 
-    def _find(self, piece: RedoPiece) -> Path | None:
-        folder = self._queues / piece.folder
+    def _find(self, journal: Journal) -> Path | None:
+        folder = self._queues / journal.folder
         sizes = self._disk.list(folder)
-        for name in (sealed_name(piece.generation), CURRENT_JOURNAL):
+        for name in (sealed_name(journal.generation), CURRENT_JOURNAL):
             if name not in sizes:
                 continue
             path = folder / name
             read = partial(self._disk.read, path)
             file = RecordFile(str(path), JOURNAL, sizes[name], read, owner_of(folder))
             # A damaged file header has no number; the marker is then that of the first record.
-            if file.marker == piece.marker and file.number in (piece.generation, None):
+            if file.marker == journal.marker and file.number in (journal.generation, None):
                 return path
         return None
 

@@ -52,7 +52,7 @@ MAGICS = {
     COMMIT_LOG: b"RINGMQ-C",
 }
 # All others have version 1.
-VERSIONS = {JOURNAL: 4}
+VERSIONS = {JOURNAL: 4, COMMIT_LOG: 2}
 MARKER = 0x01020304
 
 

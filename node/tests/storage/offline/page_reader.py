@@ -108,7 +108,8 @@ def read_records(path: Path, magic: bytes, proven_by_map: bool = False) -> Recor
     if number(data, 24, 4) == crc32(data[:24], owner):
         assert data[:8] == magic
         assert owner in (0, folder_crc)
-        assert number(data, 8, 2) == (4 if magic == b"RINGMQ-J" else 1)
+        versions = {b"RINGMQ-J": 4, b"RINGMQ-C": 2}
+        assert number(data, 8, 2) == versions.get(magic, 1)
     else:
         marker, its_number = number(data, 32, 4), -1
         assert read_header(data, marker, 32) is not None
@@ -514,29 +515,34 @@ def read_directory(root: Path) -> Directory:
 
 
 def read_commit_log(path: Path) -> list[tuple[str, int, int, int, bytes]]:
-    """Folder, generation, marker, offset and bytes of each piece."""
+    """Folder, generation and marker of the journal, offset and bytes of each record of one."""
     file = read_records(path, b"RINGMQ-C")
     assert not file.damage
-    pieces: list[tuple[str, int, int, int, bytes]] = []
+    journals: dict[int, tuple[str, int, int]] = {}
+    found: list[tuple[str, int, int, int, bytes]] = []
     for record in file.records:
         assert record.kind == REDO
         payload = record.payload
-        count = number(payload, 0, 4)
-        at = 4 + 40 * count
-        for start in range(4, at, 40):
-            length = number(payload, start + 28, 4)
-            pieces.append(
-                (
-                    payload[start : start + 16].hex(),
-                    number(payload, start + 16, 8),
-                    number(payload, start + 24, 4),
-                    number(payload, start + 32, 8),
-                    payload[at : at + length],
-                )
-            )
-            at += length
-        assert at == len(payload)
-    return pieces
+        named, rows = numbers(payload, 0, 2, 4)
+        for at in range(8, 8 + 32 * named, 32):
+            folder = payload[at + 4 : at + 20].hex()
+            generation, marker = number(payload, at + 20, 8), number(payload, at + 28, 4)
+            journals[number(payload, at, 4)] = folder, generation, marker
+        rows_at = 8 + 32 * named
+        body = rows_at + 34 * rows
+        for at in range(rows_at, body, 34):
+            journal, offset, unsynced, length = numbers(payload, at, 4, 4)
+            data = payload[body : body + length]
+            # As in a record's header, from the payload crc on.
+            rest = crc32(data).to_bytes(4, "little") + payload[at + 12 : at + 18] + bytes(2)
+            rest += payload[at + 18 : at + 34] + (offset - unsynced).to_bytes(8, "little")
+            marker = journals[journal][2]
+            crc = crc32(rest, marker ^ offset)
+            header = marker.to_bytes(4, "little") + crc.to_bytes(4, "little") + rest
+            found.append((*journals[journal], offset, header + data))
+            body += length
+        assert body == len(payload)
+    return found
 
 
 def read_set_aside(path: Path) -> tuple[dict[str, object], dict[int, bytes]]:

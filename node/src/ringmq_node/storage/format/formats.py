@@ -46,7 +46,7 @@ QUEUE_LABEL: Final = Format("queue.label", b"RINGMQ-L", 1)
 QUEUE_PARTIAL: Final = Format("queue.partial", b"RINGMQ-P", 1)
 QUEUE_LEFTOVER: Final = Format("queue.leftover", b"RINGMQ-O", 1)
 SET_ASIDE: Final = Format("set-aside file", b"RINGMQ-A", 1)
-COMMIT_LOG: Final = Format("commit log", b"RINGMQ-C", 1)
+COMMIT_LOG: Final = Format("commit log", b"RINGMQ-C", 2)
 
 FORMATS: Final = (
     JOURNAL,

@@ -119,17 +119,21 @@ def of_bodies(file: RecordFile, header: Header) -> tuple[list[BodyRange], Detail
 def of_commits(file: RecordFile, header: Header) -> tuple[list[BodyRange], Details]:
     if header.kind != RecordKind.REDO:
         raise ValueError(f"record of kind {header.kind} in a commit log")
-    pieces = redo_records.decode(file.payload(header, header.length))
-    shown = [
-        {
-            "folder": piece.folder,
-            "generation": piece.generation,
-            "offset": piece.offset,
-            "length": len(piece.data),
-        }
-        for piece in pieces[:_SHOWN_MAX]
+    named, rows, _ = redo_records.decode_tables(file.payload(header, header.length))
+    journals = [
+        {"journal": number, "folder": journal.folder, "generation": journal.generation}
+        for number, journal in islice(named.items(), _SHOWN_MAX)
     ]
-    return [], {"pieces": shown, "pieces_total": len(pieces)}
+    records = [
+        {"journal": row.journal, "offset": row.offset, "length": row.length}
+        for row in rows[:_SHOWN_MAX]
+    ]
+    return [], {
+        "journals": journals,
+        "journals_total": len(named),
+        "records": records,
+        "records_total": len(rows),
+    }
 
 
 Describe = Callable[[RecordFile, Header], tuple[list[BodyRange], Details]]
