@@ -250,6 +250,8 @@ class Joining:
         pieces = Pieces()
         self._all_applied.clear()
         try:
+            for _ in changes.let_go():
+                await pieces.step()
             while self._held_back and not self.cancelled:
                 self._apply_next()
                 await pieces.step()

@@ -326,26 +326,28 @@ class Engine:
         queue = self.queues[name]
         old = queue.store.state
         keep_below = max(0, old.next_position - cut)
-        queue.messages = {at: m for at, m in queue.messages.items() if at < keep_below}
+        messages = {at: m for at, m in queue.messages.items() if at < keep_below}
         for at in sorted(queue.graves)[-revived:] if revived else ():
-            if at < keep_below and at not in queue.messages:
-                queue.messages[at] = replace(queue.graves[at], redelivered=False)
+            if at < keep_below and at not in messages:
+                messages[at] = replace(queue.graves[at], redelivered=False)
         for at in range(keep_below, keep_below + more):
             body = self.rng.randbytes(4).ljust(self.rng.choice((4, 300)))
             transient = self.rng.random() < 0.2 or not queue.durable
-            queue.messages[at] = Message(body, b"", transient)
+            messages[at] = Message(body, b"", transient)
         state = ReplicatedState(
             last_number=old.last_number + 3,
             next_position=keep_below + more,
             epochs=[*old.epochs],
-            live=RangeSet((at, at) for at in queue.messages),
-            redelivered=RangeSet(ranges_of(self.flagged(queue, "redelivered"))),
-            transient=RangeSet(ranges_of(self.flagged(queue, "transient"))),
+            live=RangeSet((at, at) for at in messages),
+            redelivered=RangeSet(ranges_of(flagged(messages, "redelivered"))),
+            transient=RangeSet(ranges_of(flagged(messages, "transient"))),
         )
         state.begin_epoch(old.epoch + 1)
+        # With the old messages: their master may go on to deliver them meanwhile.
+        changes = self.computed(queue, state, keep_below)
+        queue.messages = messages
         queue.graves.clear()
         queue.timeline += 1
-        changes = self.computed(queue, state, keep_below)
         queue.store.install(state, keep_below=keep_below, changes=changes)
         queue.begin_mastership()
         queue.missing = set(positions_of(queue.store.missing))
@@ -363,9 +365,6 @@ class Engine:
         current = changes.are_current(state, keep_below)
         self.events["changes of a state: " + ("current" if current else "outdated")] += 1
         return changes
-
-    def flagged(self, queue: Queue, flag: str) -> list[int]:
-        return sorted(at for at, message in queue.messages.items() if getattr(message, flag))
 
     def fill(self, queue: Queue) -> None:
         """Fetches missing bodies from another replica, while other work goes on."""
@@ -404,8 +403,8 @@ class Engine:
         master.check()
         master._ready._messages = master.consumers._messages = real
         assert positions_of(store.state.live) == sorted(queue.messages)
-        assert positions_of(store.state.redelivered) == self.flagged(queue, "redelivered")
-        assert positions_of(store.state.transient) == self.flagged(queue, "transient")
+        assert positions_of(store.state.redelivered) == flagged(queue.messages, "redelivered")
+        assert positions_of(store.state.transient) == flagged(queue.messages, "transient")
         assert set(positions_of(store.missing)) == queue.missing
         assert store.live_bytes == sum(len(message.body) for message in queue.messages.values())
         assert set(positions_of(master.ready)) == queue.ready
@@ -468,3 +467,8 @@ def references(store: Store, queue: QueueStore) -> list[tuple[bool, RecordLocati
         assert sum(entry.live for entry in found) == delta.live, delta
         entries += found
     return [(entry.transient, entry.location) for entry in entries if entry.location is not None]
+
+
+def flagged(messages: dict[int, Message], flag: str) -> list[int]:
+    """The positions of those that have it, in order."""
+    return sorted(at for at, message in messages.items() if getattr(message, flag))

@@ -241,3 +241,92 @@ def test_no_flush_begins_while_the_changes_are_computed() -> None:
         assert set(bodies(queue)) == set(range(10, 600))
 
     run_store(store, work)
+
+
+# -- the settlement: lists and sums of the index, made before the install
+
+Blocks = dict[IndexEntry, Block]
+
+
+def nothing(queue: QueueStore, blocks: Blocks) -> None:
+    pass
+
+
+def a_block_goes(queue: QueueStore, blocks: Blocks) -> None:
+    index = queue.bodies.index
+    index.detach(next(entry for entry in index if entry.block is not None))
+
+
+def a_block_comes(queue: QueueStore, blocks: Blocks) -> None:
+    index = queue.bodies.index
+    entry = next(entry for entry in index if entry.block is None)
+    index.attach(entry, blocks[entry])
+
+
+def one_comes_and_another_goes(queue: QueueStore, blocks: Blocks) -> None:
+    """Of messages that are alike: all sums are what they were. The one that comes dies, or has its
+    end cut off."""
+    index = queue.bodies.index
+    entries = [*index]
+    for entry in (entries[0], entries[-1]):
+        other = next(each for each in entries if (each.block is None) != (entry.block is None))
+        for each in (entry, other):
+            if each.block is None:
+                index.attach(each, blocks[each])
+            else:
+                index.detach(each)
+
+
+def one_message_is_removed(queue: QueueStore, blocks: Blocks) -> None:
+    append(queue, Remove(((9, 9),)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        nothing,
+        a_block_goes,
+        a_block_comes,
+        one_comes_and_another_goes,
+        one_message_is_removed,
+    ],
+    ids=lambda change: change.__name__,
+)
+@pytest.mark.parametrize("batch", [1, 20], ids=["single messages", "batches"])
+def test_a_change_between_any_two_steps_leaves_the_sums_right(
+    change: Callable[[QueueStore, Blocks], None], batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check` counts them anew. Every 4th message is gone, and all from 70 on."""
+    monkeypatch.setattr("ringmq_node.storage.queue.changes._ENTRIES_STEP", 7)
+
+    def with_the_change_at(step: int) -> bool:
+        """Whether there is such a step."""
+        queue = open_store(SimulatedDisk(), LIMITS).open_queue(QUEUE)
+        for _ in range(0, 80, batch):
+            append(queue, Publish(queue.state.next_position, Block.of([b"alike"] * batch)))
+        queue.committed(queue.take())
+        blocks = {entry: entry.block for entry in queue.bodies.index if entry.block is not None}
+        for entry in [*blocks][::3]:
+            queue.bodies.index.detach(entry)
+        state = without(queue, RangeSet((at, at) for at in range(0, 80, 4)))
+        changes = BodyChanges(queue.bodies, state, 70, durable=True)
+        count = 0
+        for _ in changes.steps():
+            if count == step:
+                change(queue, blocks)
+            count += 1
+        queue.bodies.account()
+        queue.install(state, keep_below=70, changes=changes)
+        queue.check()
+        for _ in changes.let_go():
+            queue.check()
+        is_lacking = change is one_message_is_removed and step < count and batch == 1
+        assert queue.bodies.index.messages == 70 - 18 - is_lacking
+        assert all(entry.block is None for entry in blocks if not entry.live)
+        (journal,) = {entry.file for entry in blocks}
+        assert journal is not None
+        assert journal.holders == len(queue.bodies.index)
+        return step < count
+
+    steps = next(step for step in itertools.count() if not with_the_change_at(step))
+    assert steps > 80 // batch // 7

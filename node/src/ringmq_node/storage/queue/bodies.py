@@ -26,7 +26,7 @@ from ringmq_node.storage.queue import paging
 from ringmq_node.storage.queue.blocks import read_block
 from ringmq_node.storage.queue.condemned import Condemned
 from ringmq_node.storage.queue.entries import Delta, IndexEntry, QueueFile
-from ringmq_node.storage.queue.index import RunIndex
+from ringmq_node.storage.queue.index import RunIndex, Settlement
 from ringmq_node.storage.queue.loading import load_segment
 from ringmq_node.storage.queue.parts import SharedParts
 from ringmq_node.storage.queue.recovery import Recovered
@@ -163,6 +163,10 @@ class Bodies:
 
     def has_died(self, entry: IndexEntry) -> None:
         """An entry has died: its place in the message store is given back, in good time."""
+        self._give_up_place(entry)
+        self._left(entry)
+
+    def _give_up_place(self, entry: IndexEntry) -> None:
         place = entry.location
         if place is not None and entry.transient:
             # At once: the next start empties the transient store anyway. And if the block is not
@@ -170,7 +174,16 @@ class Bodies:
             self._shared.messages(transient=True).release(place)
         elif place is not None:
             self.releases.wait(place)
-        self._left(entry)
+
+    def settle(self, settlement: Settlement) -> None:
+        """Many entries have died at once: a hundred thousand, it may be. The caller lets go of
+        their blocks, bit by bit."""
+        self.index.settle(settlement)
+        self._recent = None
+        for entry in settlement.stored:
+            self._give_up_place(entry)
+        for file in settlement.left:
+            self._on_emptied(file)
 
     def _left(self, entry: IndexEntry) -> None:
         """An entry has left the index."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
@@ -30,6 +31,56 @@ from ringmq_node.storage.queue.entries import (
 )
 
 _COMPACT_ABOVE = 64
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What the index will be once some of its entries are dead and others have fewer live messages:
+    its lists, what its sums gain, and how many entries each file loses.
+
+    It is made entry by entry, with the blocks and counts that the entries have then. It holds as
+    long as `RunIndex.recounts` is the same.
+    """
+
+    recounts: int
+    firsts: list[int] = field(default_factory=list)
+    entries: list[IndexEntry] = field(default_factory=list)
+    died: list[IndexEntry] = field(default_factory=list)
+    # Of those that die: their blocks, and the ones that have a place in the message store.
+    blocks: list[Block] = field(default_factory=list)
+    stored: list[IndexEntry] = field(default_factory=list)
+    # Those that live on, and how many of their messages do.
+    counts: list[tuple[IndexEntry, int]] = field(default_factory=list)
+    messages: int = 0
+    messages_in_memory: int = 0
+    memory_bytes: int = 0
+    # A dict: their order is repeatable.
+    left: dict[QueueFile, int] = field(default_factory=dict)
+
+    def keep(self, entry: IndexEntry) -> None:
+        """The entry stays in the index."""
+        self.firsts.append(entry.first)
+        self.entries.append(entry)
+
+    def change(self, entry: IndexEntry, live: int) -> None:
+        """The entry has so many live messages then."""
+        change = live - entry.live
+        self.messages += change
+        if entry.block is not None:
+            self.messages_in_memory += change
+        if live:
+            self.keep(entry)
+            self.counts.append((entry, live))
+            return
+        self.died.append(entry)
+        self.memory_bytes -= entry.memory_bytes
+        if entry.block is not None:
+            self.blocks.append(entry.block)
+            self.memory_bytes -= memory_bytes(entry.block)
+        if entry.location is not None:
+            self.stored.append(entry)
+        if entry.file is not None:
+            self.left[entry.file] = self.left.get(entry.file, 0) + 1
 
 
 class RunIndex:
@@ -46,6 +97,8 @@ class RunIndex:
         self.messages_in_memory = 0
         # Of entries, blocks and deltas; an estimate.
         self.memory_bytes = 0
+        # Goes up whenever an entry comes or goes, or a block of one does.
+        self.recounts = 0
 
     def __iter__(self) -> Iterator[IndexEntry]:
         """The living entries, in order."""
@@ -143,6 +196,7 @@ class RunIndex:
     def attach(self, entry: IndexEntry, block: Block) -> None:
         """Gives a living entry its block."""
         assert entry.block is None
+        self.recounts += 1
         entry.block = block
         self.messages_in_memory += entry.live
         self.memory_bytes += memory_bytes(block)
@@ -215,16 +269,31 @@ class RunIndex:
         self._firsts, self._entries, self._head, self._dead = [], [], 0, 0
         return entries
 
-    def take_out(self, entry: IndexEntry) -> None:
-        """Counts a living entry no more, until it is put back. At last comes a `sweep`."""
+    def trim(self, entry: IndexEntry, last: int) -> None:
+        """Shortens a living entry to end at `last`; its live messages are all before that."""
         self._count(entry, -1)
-
-    def put_back(self, entry: IndexEntry) -> None:
-        """It lives; it may have become shorter."""
+        entry.trim(last)
         self._count(entry, 1)
 
-    def sweep(self) -> None:
-        """Drops all dead entries: their positions may be given out again."""
+    def settle(self, settlement: Settlement) -> None:
+        """Takes over the lists, counts and sums. What has died has no block any more."""
+        assert settlement.recounts == self.recounts
+        self._firsts, self._entries = settlement.firsts, settlement.entries
+        self._head = self._dead = 0
+        self.messages += settlement.messages
+        self.messages_in_memory += settlement.messages_in_memory
+        self.memory_bytes += settlement.memory_bytes
+        for file, count in settlement.left.items():
+            file.holders -= count
+        for entry in settlement.died:
+            entry.live = 0
+            entry.block = None
+        for entry, live in settlement.counts:
+            entry.live = live
+        self.recounts += 1
+
+    def _sweep(self) -> None:
+        """Drops all dead entries."""
         self._entries = [entry for entry in self._entries if entry.live]
         self._firsts = [entry.first for entry in self._entries]
         self._head = self._dead = 0
@@ -242,6 +311,7 @@ class RunIndex:
         self._dead += 1
 
     def _count(self, entry: IndexEntry, sign: int) -> None:
+        self.recounts += 1
         if entry.file is not None:
             entry.file.holders += sign
         self.messages += sign * entry.live
@@ -259,7 +329,7 @@ class RunIndex:
         while self._head < len(entries) and not entries[self._head].live:
             self._head += 1
         if self._dead > _COMPACT_ABOVE and 2 * self._dead > len(entries):
-            self.sweep()
+            self._sweep()
 
     def check(self, live: RangeSet, missing: RangeSet) -> None:
         """Asserts the invariants at the top."""
