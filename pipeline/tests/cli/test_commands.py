@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -83,3 +84,28 @@ def test_the_summary_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> 
     Progress(quiet=False).show("half of it")
     print_summary("ingest", rows=3)
     assert json.loads(capsys.readouterr().out) == {"verb": "ingest", "rows": 3}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stderr", "quiet", "said"),
+    [
+        (Terminal(), False, "\r100 rows\r7 rows  \n"),
+        (Terminal(), True, ""),
+        (io.StringIO(), False, ""),
+    ],
+    ids=["a terminal", "a terminal, --quiet", "no terminal"],
+)
+def test_progress_is_a_line_of_a_terminal_that_is_written_over(
+    stderr: io.StringIO, quiet: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    progress = Progress(quiet=quiet)
+    progress.show("100 rows")
+    progress.show("7 rows")
+    progress.end()
+    assert stderr.getvalue() == said
