@@ -27,6 +27,7 @@ from ringmq_wire import (
 )
 from ringmq_wire.backoff import Backoff
 from ringmq_wire.connection import EVENTS_AT_ONCE, Connection
+from ringmq_wire.tcp import TCP_CORK
 from ringmq_wire.transport import WireProtocol
 
 MIB = 1024 * 1024
@@ -73,6 +74,43 @@ def tcp_option(protocol: WireProtocol, option: int) -> int:
     sock = protocol.tcp_socket()
     assert sock is not None
     return sock.getsockopt(socket.IPPROTO_TCP, option)
+
+
+@pytest.mark.skipif(TCP_CORK is None, reason="Linux has it")
+def test_messages_behind_a_cork_leave_together() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server((HOST, 0)) as listening:
+            port = listening.getsockname()[1]
+            _, protocol = await loop.create_connection(
+                lambda: WireProtocol(WireOptions(unsent_bytes_high=0), client=True), HOST, port
+            )
+            peer, _ = listening.accept()
+        with peer:
+            call = protocol.open(
+                "/x", "x", CallHandler(), scheme="http", metadata=(), timeout_s=None
+            )
+            call.send_now([b"before it"])
+            peer.settimeout(leeway(5))
+            assert b"before it" in peer.recv(MIB)
+            call.cork(True)
+            call.send_now([b"first"])
+            call.send_now([b"second"])
+            peer.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                peer.recv(MIB)
+            call.cork(False)
+            peer.settimeout(leeway(5))
+            data = peer.recv(MIB)
+            assert b"first" in data
+            assert b"second" in data
+            protocol.abandon()
+            # The connection is given up, and its owner isn't told yet; then it is.
+            call.cork(True)
+            await protocol.lost
+            call.cork(True)
+
+    run(scenario())
 
 
 def test_messages_of_one_turn_arrive_as_one_batch() -> None:

@@ -28,6 +28,9 @@ class Stream:
     def __init__(self) -> None:
         self.sent_bytes = 0
         self.given_up_after_s = 0.0
+        # Of each message, whether the stream was corked.
+        self.corked: list[bool] = []
+        self.is_corked = False
         self.session = _OutgoingSession("b", cast(LinkOwner, Nobody()), OPTIONS)
         self.session.begin(cast(Any, self), cast(Any, self))
         self.session.received([wire.answer_message(MemberId("b", 1))])
@@ -37,6 +40,10 @@ class Stream:
 
     def send_now(self, messages: Sequence[bytes]) -> None:
         self.sent_bytes += sum(map(len, messages))
+        self.corked += [self.is_corked] * len(messages)
+
+    def cork(self, on: bool) -> None:
+        self.is_corked = on
 
     def give_up_after(self, unacknowledged_s: float) -> None:
         self.given_up_after_s = unacknowledged_s
@@ -117,5 +124,26 @@ def test_a_connection_that_brings_nothing_has_the_ring_time_out() -> None:
 
     async def main() -> None:
         assert Stream().given_up_after_s == OPTIONS.ring_timeout_s
+
+    run(main())
+
+
+def test_messages_of_one_turn_share_their_segments() -> None:
+    """Otherwise a node is woken for each of them, and syncs each alone. A message that nothing
+    waits behind has no call of the kernel more than before."""
+
+    async def main() -> None:
+        stream = Stream()
+        running = asyncio.create_task(stream.session.run())
+        for number in range(1, 4):
+            stream.session.put(OpFrame("r", 1, 0, 0, 1, number, False, (), bytes(9_000)))
+        await asyncio.sleep(0.001)
+        assert stream.corked == [True, True, True]
+        assert not stream.is_corked
+        stream.session.put(OpFrame("r", 1, 0, 0, 1, 4, False, (), bytes(9_000)))
+        await asyncio.sleep(0.001)
+        assert stream.corked[3:] == [False]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
     run(main())

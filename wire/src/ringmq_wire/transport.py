@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
+from ringmq_wire import tcp
 from ringmq_wire.codes import Code, Metadata, RpcStatus
 from ringmq_wire.connection import Connection
 from ringmq_wire.errors import RpcError
@@ -38,21 +39,10 @@ from ringmq_wire.streams import WireStream
 
 log = logging.getLogger(__name__)
 
-# Bytes that the kernel has, and the network hasn't taken.
-UNSENT_BYTES_MAX = 64 * 1024
 # From closing to abandoning a transport whose peer doesn't read the rest.
 CLOSE_TIMEOUT_S = 5.0
 # The same, where somebody waits for it: a link to a node that hangs is dialled again at once.
 DROP_TIMEOUT_S = 0.1
-# After 60 s of silence the kernel asks, each 15 s, four times. Not all systems know all of these.
-TCP_KEEPALIVE = [
-    (getattr(socket, name), value)
-    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
-    if hasattr(socket, name)
-]
-TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
-# Linux has it. Elsewhere a connection is given up when the system thinks fit, after minutes.
-TCP_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 class CallHandler:
@@ -153,6 +143,11 @@ class WireCall:
         self.handler.pause_sending()
         return False
 
+    def cork(self, on: bool) -> None:
+        """While it is on, the kernel sends full segments only: for messages of one turn. It takes
+        each of them as before."""
+        self._link.cork(on)
+
     def respond(self, metadata: Metadata = ()) -> None:
         """Begins the answer (server); `send` does so by itself, without metadata."""
         self._link.core.calls.respond(self.stream, metadata)
@@ -218,6 +213,7 @@ class WireProtocol(asyncio.Protocol):
         self.reason = ""
         self._transport: asyncio.Transport | None = None
         self._paused = False
+        self._corked = False
         # Their senders go on once the network takes our bytes again.
         self.held: list[WireCall] = []
         self._flush_is_due = False
@@ -285,15 +281,22 @@ class WireProtocol(asyncio.Protocol):
     def give_up_after(self, unacknowledged_s: float) -> None:
         """See `WireCall.give_up_after`."""
         sock = self.tcp_socket()
-        if sock is not None and TCP_USER_TIMEOUT is not None:
-            timeout_ms = max(1, round(1000 * unacknowledged_s))
-            sock.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms)
+        if sock is not None:
+            tcp.give_up_after(sock, unacknowledged_s)
 
     def tcp_socket(self) -> socket.socket | None:
         """None without a connection, or if it isn't one of TCP."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
         is_tcp = sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6)
         return sock if is_tcp else None
+
+    def cork(self, on: bool) -> None:
+        """See `WireCall.cork`."""
+        # A socket that has failed is closed after `connection_lost`: it is still ours.
+        sock = self.tcp_socket() if on != self._corked else None
+        if sock is not None:
+            tcp.cork(sock, on)
+            self._corked = on
 
     def abandon(self) -> None:
         """Gives up the bytes that the peer hasn't read."""
@@ -311,12 +314,7 @@ class WireProtocol(asyncio.Protocol):
         transport.set_write_buffer_limits(high=self._options.unsent_bytes_high)
         sock = self.tcp_socket()
         if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
-            # Finds peers whose machine is gone, for connections without a call.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in TCP_KEEPALIVE:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            tcp.prepare(sock)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             # RFC 9113, section 3.2: over TLS, ALPN must have chosen HTTP/2.

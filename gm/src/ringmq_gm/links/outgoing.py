@@ -279,16 +279,25 @@ class _OutgoingSession(CallHandler):
         call = self._call
         if self._ended.done() or self._half_closed or call is None or call.has_ended:
             return
+        try:
+            self._send_waiting(call)
+        finally:
+            call.cork(False)
+        if self._closing and not self._paused:
+            call.half_close()
+            self._half_closed = True
+
+    def _send_waiting(self, call: WireCall) -> None:
         while not self._paused and (self.outbox or self._beat_due):
             data = self._next_message()
             if data is None:
                 break
             self._sent_bytes += len(data)
             self._wrote = True
+            if self.outbox:
+                # Else the other end is woken for each message, takes it alone, and syncs it alone.
+                call.cork(True)
             call.send_now((data,))
-        if self._closing and not self._paused:
-            call.half_close()
-            self._half_closed = True
 
     def _next_message(self) -> bytes | None:
         window_open = self._sent_bytes - self._credited_bytes < self._options.window_bytes
