@@ -339,6 +339,15 @@ class PromotesAJoiner(_OtherChanger):
     changer_class = _PromotesWhoeverIsNext
 
 
+class MovesTheNamedEnd(RingMember):
+    """A log of which an operator has named the end gets another one, by ops and by a state that are
+    on their way."""
+
+    @property
+    def loss_is_open(self) -> bool:
+        return False
+
+
 class _CountsAnyAnswer(ViewChanger):
     def pong(self, sender: MemberId, frame: Pong, view: View, log: Log, now: float) -> list[Effect]:
         return super().pong(sender, replace(frame, epoch=view.epoch), view, log, now)

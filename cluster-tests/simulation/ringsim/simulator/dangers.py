@@ -127,8 +127,26 @@ def danger(rng: random.Random, nodes: Nodes, min_insync: int) -> list[Fault]:
 
 
 def given_up(rng: random.Random, nodes: Nodes) -> list[Fault]:
-    """One node is away. The others confirm on, and lose their disks; so what the one has is all
-    that is left, and an operator lets the ring go on with it."""
+    """What one node has is all that is left, and an operator lets the ring go on with it."""
+    return rng.choice((_left_behind, *(_named_while_it_fetches,) * 2))(rng, nodes)
+
+
+def _named_while_it_fetches(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """The others lose their disks while they give a joiner their state, and an operator names that
+    one before it comes. They are away, so the ring waits for their answers."""
+    left, *others = rng.sample(nodes, len(nodes))
+    at = rng.uniform(0.3, 1.0)
+    back_at = at + rng.uniform(0.3, 1.0)
+    lost_at = back_at + rng.uniform(0.8, 2.0)
+    lost = (DiskLost(lost_at, name, 10.0) for name in others)
+    # All leases have lapsed when it is back.
+    outage = RegistryOutage(lost_at - 0.05, 0.1, leases_lapse=True)
+    decided_at = lost_at + rng.uniform(0.1, 0.5)
+    return [Crash(at, left, back_at - at), outage, *lost, AcceptLoss(decided_at, left)]
+
+
+def _left_behind(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """One node is away. The others confirm on, and lose their disks."""
     left, *others = rng.sample(nodes, len(nodes))
     at = rng.uniform(0.3, 1.2)
     lost_at = at + rng.uniform(0.5, 3.0)

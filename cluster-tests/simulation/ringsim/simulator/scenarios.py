@@ -91,7 +91,7 @@ DANGER = 0.18
 # In how many of the runs the registry is put back to a copy.
 PUT_BACK = 0.04
 # In how many of the runs an operator accepts that what most nodes had is lost.
-GIVEN_UP = 0.03
+GIVEN_UP = 0.04
 # In how many of the runs the nodes have several rings.
 RINGS = 0.08
 
@@ -161,6 +161,7 @@ def scenario_of(rng: random.Random, *, is_queue: bool | None = None) -> Scenario
         publishes += [Publish(rng.uniform(0.3, 5.0), 1, False) for _ in range(20)]
     if rng.random() < GIVEN_UP:
         faults = given_up(rng, nodes)
+        latencies = replace(latencies, fetch_s=rng.choice((latencies.fetch_s, 2.0, 2.0)))
         publishes = [Publish(rng.uniform(0.1, ends_at(faults[-1])), 1, False) for _ in range(40)]
     if rng.random() < PUT_BACK:
         # Without lost disks: what a node's disk forgets, it can't hold against the registry.
