@@ -172,6 +172,10 @@ class VirtualChanges:
         if not (own.copy().is_same(self.own) and new.copy().is_same(self.new)):
             raise BrokenInvariantError("a state has changed after its changes were computed")
 
+    def let_go(self) -> Iterator[None]:
+        for _ in range(_STEPS_OF_CHANGES):
+            yield
+
 
 class VirtualStore:
     """The memory of one life. `dirty` is told that there is something to be written."""
