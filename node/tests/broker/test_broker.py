@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -268,6 +269,29 @@ def test_a_node_that_drains_takes_no_calls(tmp_path: Path) -> None:
             broker.declare("q2", QueueArguments(), CALLER),
         ):
             assert await reason_of(call) is Reason.DRAINING
+
+    with_broker(tmp_path, work)
+
+
+@pytest.mark.parametrize("is_up_again", [False, True])
+def test_a_master_that_is_gone_is_told_from_its_nodes_next_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_up_again: bool
+) -> None:
+    async def work(broker: Broker, node: Node) -> None:
+        me = node.me
+        gone = type(me)(me.node if is_up_again else "z", me.incarnation + 1)
+        view = broker._locator.view_of("q")
+        old = replace(view, members=(replace(view.members[0], id=gone),))
+        monkeypatch.setattr(type(broker._locator), "view_of", lambda self, queue: old)
+        with pytest.raises(BrokerError) as caught:
+            broker._locator.master_of("q")
+        assert caught.value.reason is Reason.NO_MASTER
+        assert str(caught.value) == (
+            f"queue 'q': its last master {gone} is gone, and no other has begun; "
+            f"node {me.node} is up again, as {me}"
+            if is_up_again
+            else "queue 'q': its master z#" + f"{gone.incarnation} is down"
+        )
 
     with_broker(tmp_path, work)
 

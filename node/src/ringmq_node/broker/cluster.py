@@ -39,6 +39,11 @@ class Cluster:
         with this one."""
         return self._group.address_of(member) is not None
 
+    def life_of(self, node: str) -> MemberId | None:
+        """The node's present life; None if it is down, as far as this node has heard."""
+        record = self._group.nodes().get(node)
+        return None if record is None else record.member_id
+
     def address_of(self, member: MemberId) -> str:
         """Raises `BrokerError` if that life of the node is over."""
         if member == self.me:

@@ -72,12 +72,22 @@ class Locator:
         if master != self._cluster.me and not self._cluster.is_alive(master):
             raise BrokerError(
                 Reason.NO_MASTER,
-                f"queue {queue!r}: its master {master} is down",
+                f"queue {queue!r}: {self._gone(master)}",
                 queue=queue,
             )
         if master == self._cluster.me:
             self._check_contact(queue)
         return master
+
+    def _gone(self, master: MemberId) -> str:
+        """What has become of a master whose life is over: its node may have begun another."""
+        life = self._cluster.life_of(master.node)
+        if life is None or life == master:
+            return f"its master {master} is down"
+        return (
+            f"its last master {master} is gone, and no other has begun; "
+            f"node {master.node} is up again, as {life}"
+        )
 
     def _check_contact(self, queue: str) -> None:
         """Raises while this node hears too few replicas to be sure that it is the master: its own
