@@ -2,12 +2,16 @@
 
 `fuzz_queue` and `fuzz_engine` are made of it. What a plan does is theirs; that each place of a
 failure is told once, by the shortest plan that could be found, is written here.
+
+A run of one plan depends on its seed alone, so `--seed N --seconds 0` plays it again.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
+import sys
 import time
 import traceback
 from collections import Counter
@@ -70,8 +74,32 @@ def shortened(plan: P, run: Run[P], place: tuple[str, ...], *, seconds: float) -
     return plan
 
 
+def edited_since(moment: float) -> list[str]:
+    """Source files of loaded modules that were edited since then.
+
+    What runs is what they were. A traceback shows the lines that they have now, which are others.
+    """
+    files = {getattr(module, "__file__", None) or "" for module in [*sys.modules.values()]}
+    return sorted(
+        file
+        for file in files
+        if file.endswith(".py") and os.path.exists(file) and os.path.getmtime(file) > moment
+    )
+
+
+def tell(plan: Plan, failure: Failure, seed: int, wanted: argparse.Namespace, began: float) -> None:
+    """Prints the shortened plan, how to run the whole of it again, and its story."""
+    print(f"seed {seed}: {replace(plan, steps=())}", *plan.steps, sep="\n")
+    spec = sys.modules["__main__"].__spec__
+    command = f"-m {spec.name}" if spec is not None else sys.argv[0]
+    print(f"again: python {command} --seed {seed} --steps {wanted.steps} --seconds 0")
+    for file in edited_since(began):
+        print(f"edited since this began, so that lines below may be wrong: {file}")
+    print(failure.story, flush=True)
+
+
 def fuzz(description: str, make: Callable[[int, int], P], run: Run[P], *, steps: int) -> int:
-    """The command line of a fuzzer; the exit code is 1 if any plan has failed.
+    """The command line of a fuzzer; the exit code is 1 if any plan has failed. At least one is run.
 
     `make` draws a plan from a seed and a number of steps, `steps` unless the command line says.
     """
@@ -81,11 +109,12 @@ def fuzz(description: str, make: Callable[[int, int], P], run: Run[P], *, steps:
     parser.add_argument("--steps", type=int, default=steps)
     wanted = parser.parse_args()
     logging.disable(logging.CRITICAL)
+    began = time.time()
     until = time.monotonic() + wanted.seconds
     failed: Counter[tuple[str, ...]] = Counter()
     events: Counter[str] = Counter()
     seed = wanted.seed
-    while time.monotonic() < until:
+    while seed == wanted.seed or time.monotonic() < until:
         plan = make(seed, wanted.steps)
         failure = run(plan, events)
         if failure is not None:
@@ -93,8 +122,7 @@ def fuzz(description: str, make: Callable[[int, int], P], run: Run[P], *, steps:
             if failed[failure.place] == 1:
                 plan = shortened(plan, run, failure.place, seconds=SHORTENING_S_MAX)
                 again = run(plan, Counter()) or failure
-                print(f"seed {seed}: {replace(plan, steps=())}", *plan.steps, sep="\n")
-                print(again.story, flush=True)
+                tell(plan, again, seed, wanted, began)
         seed += 1
     print(f"{seed - wanted.seed} runs, {sum(failed.values())} failed", dict(failed))
     print(dict(events))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -48,10 +49,24 @@ class Hand:
 
     loop: HandLoop = field(default_factory=HandLoop)
     waiting: list[Waiting] = field(default_factory=list)
+    # What callbacks of the loop have raised.
+    raised: list[BaseException] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.loop.set_exception_handler(self._note)
+
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "exception" in context:
+            self.raised.append(context["exception"])
+        else:
+            loop.default_exception_handler(context)
 
     def turn(self) -> None:
-        """One turn of the loop."""
+        """One turn of the loop. Raises what a callback has raised: a loop would only log it, and a
+        check of the model would be passed over."""
         self.loop.run_until_complete(asyncio.sleep(0))
+        if self.raised:
+            raise self.raised.pop(0)
 
     def let_go(self, item: Waiting) -> None:
         """Does a piece of work; one thread does its own in order."""

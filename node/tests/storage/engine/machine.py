@@ -69,6 +69,8 @@ class Engine:
     disk: SimulatedDisk = field(default_factory=SimulatedDisk)
     queues: dict[str, Queue] = field(default_factory=dict)
     events: Counter[str] = field(default_factory=Counter)
+    # How likely other work comes between two steps of the changes of a state.
+    unrest: float = 0.1
 
     def __post_init__(self) -> None:
         self.start()
@@ -360,7 +362,7 @@ class Engine:
         bodies = queue.store.bodies
         changes = BodyChanges(bodies, state, keep_below, durable=queue.store.durable)
         for _ in changes.steps():
-            if self.rng.random() < 0.1:
+            if self.rng.random() < self.unrest:
                 self.work(1)
         current = changes.are_current(state, keep_below)
         self.events["changes of a state: " + ("current" if current else "outdated")] += 1

@@ -180,6 +180,25 @@ def test_what_was_removed_and_is_to_be_filled_in_again_is_missing_after_a_power_
     engine.browse("a", 0, 7)
 
 
+def test_ack_that_is_carried_out_while_an_install_is_computed_is_of_the_state_given_up(
+    engine: Engine,
+) -> None:
+    """A master goes on until the install. The new state has the message that it removes."""
+    engine.publish(["t"], [40] * 6)
+    consumer = engine.consume("t", 6)
+    engine.settle()
+    engine.settle_messages("t", consumer, [0])
+    # This ack waits for the round of the one before.
+    engine.settle_messages("t", consumer, [3])
+    assert 3 in engine.queues["t"].messages
+    # The changes are computed before the install, and the round ends meanwhile.
+    engine.rng.seed(2)
+    engine.unrest = 1.0
+    engine.install("t", cut=0, more=0, revived=0)
+    assert engine.events["changes of a state: outdated"] == 1
+    assert sorted(engine.queues["t"].messages) == [1, 2, 3, 4, 5]
+
+
 def test_segment_of_a_dead_delta_is_not_folded_again(engine: Engine) -> None:
     """It is referred to until its references have been read, and has no entry."""
     with_deltas(engine)
