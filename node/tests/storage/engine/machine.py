@@ -197,6 +197,12 @@ class Engine:
         for queue in self.queues.values():
             assert queue.store.durable_number == queue.store.state.last_number
             assert queue.store.fills_durable
+        # Places in the transient store are given back at once, but for those of dead deltas.
+        queues = [queue.store for queue in self.queues.values()]
+        if not any(queue.bodies.condemned for queue in queues):
+            expected = check_references(self.store, queues)
+            found = self.store.messages(transient=True).statistics()
+            assert found.records_now == sum(transient for transient, _ in expected), found
 
     def pass_time(self, seconds: float) -> None:
         self.hand.pass_time(seconds)
@@ -363,10 +369,20 @@ class Engine:
         changes = BodyChanges(bodies, state, keep_below, durable=queue.store.durable)
         for _ in changes.steps():
             if self.rng.random() < self.unrest:
-                self.work(1)
+                self.do_other_work(queue)
         current = changes.are_current(state, keep_below)
         self.events["changes of a state: " + ("current" if current else "outdated")] += 1
         return changes
+
+    def do_other_work(self, queue: Queue) -> None:
+        """What a node may do between two steps: a thread goes on, messages are paged, or read."""
+        what = self.rng.random()
+        if what < 0.15:
+            self.remember(self.rng.choice((0.0, float("inf"))))
+        elif what < 0.3 and queue.messages:
+            first = self.rng.choice(sorted(queue.messages))
+            self.browse(queue.name, first, first + self.rng.randint(0, 12))
+        self.work(1)
 
     def fill(self, queue: Queue) -> None:
         """Fetches missing bodies from another replica, while other work goes on."""
@@ -443,8 +459,11 @@ class Engine:
         self.count()
 
 
-def check_references(store: Store, queues: Iterable[QueueStore]) -> None:
-    """Each record of the message stores is referred to at least as often as the queues say.
+def check_references(
+    store: Store, queues: Iterable[QueueStore]
+) -> Counter[tuple[bool, RecordLocation]]:
+    """Each record of the message stores is referred to at least as often as the queues say, which
+    is returned.
 
     At the end, when nothing is left in any queue, nothing may be referred to (`drain`).
     """
@@ -455,6 +474,7 @@ def check_references(store: Store, queues: Iterable[QueueStore]) -> None:
         catalogue = store.messages(transient=transient)._catalogue
         assert location.file in catalogue.files, location
         assert catalogue.count(location) >= count, location
+    return expected
 
 
 def references(store: Store, queue: QueueStore) -> list[tuple[bool, RecordLocation]]:

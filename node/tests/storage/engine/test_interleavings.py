@@ -13,7 +13,9 @@ import pytest
 from node.tests.storage.engine.hand import by_hand
 from node.tests.storage.engine.machine import Engine
 
+from ringmq_node.queue.ops import Remove, encode
 from ringmq_node.storage import StoreLimits
+from ringmq_node.storage.queue.changes import BodyChanges
 
 # Every batch goes to the message store, every other one seals the journal.
 SMALL = StoreLimits(
@@ -28,14 +30,20 @@ SMALL = StoreLimits(
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
-    """At its end all messages are drained, and nothing is left of them."""
+def unchecked() -> Iterator[Engine]:
+    """Of which only the stores are used: the model wouldn't know of it."""
     with by_hand(segment_positions=8) as hand:
         engine = Engine(hand, SMALL, random.Random(1))
         yield engine
-        engine.check()
-        engine.drain()
         engine.end()
+
+
+@pytest.fixture
+def engine(unchecked: Engine) -> Iterator[Engine]:
+    """At its end all messages are drained, and nothing is left of them."""
+    yield unchecked
+    unchecked.check()
+    unchecked.drain()
 
 
 def with_deltas(engine: Engine, names: tuple[str, ...] = ("a",), *, count: int = 40) -> None:
@@ -197,6 +205,42 @@ def test_ack_that_is_carried_out_while_an_install_is_computed_is_of_the_state_gi
     engine.install("t", cut=0, more=0, revived=0)
     assert engine.events["changes of a state: outdated"] == 1
     assert sorted(engine.queues["t"].messages) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("times", range(1, 7))
+def test_segment_that_is_folded_while_an_install_is_computed_loses_what_the_state_has_removed(
+    unchecked: Engine, times: int
+) -> None:
+    """It counted the messages until it was unfolded, and nobody gave their bodies back. It is
+    folded again each time that it was unfolded, in the first steps."""
+    with_deltas(unchecked)
+    queue = unchecked.queues["a"].store
+    deltas = queue.bodies.index.deltas
+    queue.bodies.unfold(deltas[1])
+    state = queue.state.copy()
+    state.apply(state.last_number + 1, Remove(((8, 11), (33, 33))))
+    changes = BodyChanges(queue.bodies, state, 40, durable=True)
+    for step, _ in enumerate(changes.steps()):
+        if step < times:
+            queue.pager.fold()
+            assert 1 in deltas
+    # After two of these steps nothing is unfolded any more, and another fold is noticed.
+    assert changes.are_current(state, 40) == (times <= 2)
+    queue.install(state, keep_below=40, changes=changes)
+    queue.check()
+    drop_all(unchecked, "a")
+
+
+def drop_all(engine: Engine, name: str) -> None:
+    """Removes all messages; then no record of a message store is referred to any more."""
+    queue = engine.queues[name].store
+    if live := queue.state.live.ranges():
+        op = Remove(tuple(live))
+        queue.append(queue.state.last_number + 1, op, encode(op))
+    assert not queue.live_bytes
+    engine.hand.settle()
+    for transient in (False, True):
+        assert not engine.store.messages(transient=transient).statistics().records_now
 
 
 def test_segment_of_a_dead_delta_is_not_folded_again(engine: Engine) -> None:

@@ -28,7 +28,7 @@ from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
 from ringmq_base.values import value
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.queue.bodies import Bodies
-from ringmq_node.storage.queue.entries import IndexEntry
+from ringmq_node.storage.queue.entries import Delta, IndexEntry
 from ringmq_node.storage.queue.index import Settlement
 
 # Ranges of one set that are looked at in one step: some 4 ms, if all of them differ.
@@ -126,15 +126,24 @@ class BodyChanges:
     def _unfold(self) -> Iterator[None]:
         """A delta stays folded only if all its messages live on, and all have their bodies: its
         counts then hold under the new state, too."""
+        deltas = self._bodies.index.deltas
+        looked_at: set[Delta] = set()
+        # Meanwhile the pager folds others, one for several that are unfolded. The last ones are a
+        # few, and come in one piece: so none is left when the entries are looked at.
+        for is_last in (False, False, True):
+            for delta in [delta for delta in deltas.values() if delta not in looked_at]:
+                if deltas.get(delta.segment.number) is delta:
+                    looked_at.add(delta)
+                    self._unfold_unless_same(delta)
+                    if not is_last:
+                        yield
+
+    def _unfold_unless_same(self, delta: Delta) -> None:
         bodies = self._bodies
-        for delta in self._deltas:
-            if bodies.index.deltas.get(delta.segment.number) is not delta:
-                continue
-            part = (delta.first, delta.last)
-            same = self.state.live.bounds(*part) == bodies.live.bounds(*part)
-            if not same or delta.last >= self.keep_below or bodies.missing.meets(*part):
-                bodies.unfold(delta)
-            yield
+        part = (delta.first, delta.last)
+        same = self.state.live.bounds(*part) == bodies.live.bounds(*part)
+        if not same or delta.last >= self.keep_below or bodies.missing.meets(*part):
+            bodies.unfold(delta)
 
     def _judge(self) -> Iterator[None]:
         """The entries that the state concerns; all others stay as they are. Most do, as a rule, and
