@@ -231,6 +231,24 @@ def test_segment_that_is_folded_while_an_install_is_computed_loses_what_the_stat
     drop_all(unchecked, "a")
 
 
+def test_message_that_goes_into_the_transient_store_before_an_install_gives_its_place_back(
+    unchecked: Engine,
+) -> None:
+    unchecked.publish(["a"], [40] * 4, transient=True)
+    queue = unchecked.queues["a"].store
+    state = queue.state.copy()
+    state.apply(state.last_number + 1, Remove(((0, 3),)))
+    changes = BodyChanges(queue.bodies, state, 4, durable=True)
+    changes.compute()
+    (entry,) = queue.bodies.index
+    queue.pager.let_go(entry)
+    assert entry.location is not None
+    assert changes.are_current(state, 4)
+    queue.install(state, keep_below=4, changes=changes)
+    queue.check()
+    drop_all(unchecked, "a")
+
+
 def drop_all(engine: Engine, name: str) -> None:
     """Removes all messages; then no record of a message store is referred to any more."""
     queue = engine.queues[name].store

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.queue.entries import (
     ENTRY_BYTES,
     Delta,
@@ -38,8 +39,8 @@ class Settlement:
     """What the index will be once some of its entries are dead and others have fewer live messages:
     its lists, what its sums gain, and how many entries each file loses.
 
-    It is made entry by entry, with the blocks and counts that the entries have then. It holds as
-    long as `RunIndex.recounts` is the same.
+    It is made entry by entry, with the blocks, counts and places that the entries have then. It
+    holds as long as `RunIndex.recounts` is the same.
     """
 
     recounts: int
@@ -97,7 +98,8 @@ class RunIndex:
         self.messages_in_memory = 0
         # Of entries, blocks and deltas; an estimate.
         self.memory_bytes = 0
-        # Goes up whenever an entry comes or goes, or a block of one does.
+        # Goes up whenever an entry comes or goes, its block does, or it gets a place in a message
+        # store: whenever a `Settlement` that was made before doesn't hold any more.
         self.recounts = 0
 
     def __iter__(self) -> Iterator[IndexEntry]:
@@ -201,6 +203,12 @@ class RunIndex:
         self.messages_in_memory += entry.live
         self.memory_bytes += memory_bytes(block)
 
+    def locate(self, entry: IndexEntry, location: RecordLocation) -> None:
+        """Gives a living entry a place in a message store."""
+        assert entry.location is None
+        self.recounts += 1
+        entry.location = location
+
     def detach(self, entry: IndexEntry) -> None:
         """Takes the block, which is on disk, from a living entry."""
         # Out and in again: sizes take the place of the block, which changes all the sums.
@@ -267,6 +275,7 @@ class RunIndex:
         # Not counted down entry by entry: of 200 000 that took a tenth of a second.
         self.messages = self.messages_in_memory = self.memory_bytes = 0
         self._firsts, self._entries, self._head, self._dead = [], [], 0, 0
+        self.recounts += 1
         return entries
 
     def trim(self, entry: IndexEntry, last: int) -> None:

@@ -256,7 +256,8 @@ class Pager:
         elif entry.transient and entry.location is None:
             assert entry.block is not None
             store = self._host.messages(transient=True)
-            entry.location, _ = store.put(entry.block)
+            location, _ = store.put(entry.block)
+            self._bodies.index.locate(entry, location)
             self.body_bytes_out += entry.block.body_bytes()
             self._leaving.append(entry)
             self._host.mark_paging(self)
