@@ -70,6 +70,40 @@ def test_a_master_that_answers_nothing_is_left_for_the_one_that_has_followed_it(
     run(test)
 
 
+def test_a_node_that_opens_nothing_is_left_for_the_master_that_has_followed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that is cut off waits for its quorum; a node that isn't master any more may relay to
+    one from which it is cut off. Neither says so (4.3 s in chaos, seed 2611, round 136)."""
+    monkeypatch.setattr("ringmq.streams.conversation.OPEN_DOUBT_S", 0.1)
+    monkeypatch.setattr("ringmq.streams.conversation.OPEN_S", 60.0)
+
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect([one.address, two.address]) as client,
+        ):
+            await client.declare_queue("q")
+            one.faults.locates = two.faults.locates = (one.address, 2)
+            one.faults.open_silently = True
+
+            async def publish() -> str:
+                async with client.publisher("q") as publisher:
+                    await publisher.publish_batch(bodies(10))
+                    return publisher.node_address
+
+            work = asyncio.create_task(publish())
+            await until(lambda: one.opens == 1 and two.locates > 3)
+            assert two.opens == 0
+            two.faults.locates = (two.address, 3)
+            assert await seconds(work) < 3
+            assert work.result() == two.address
+
+    run(test)
+
+
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_a_slow_master_is_kept_while_no_other_one_is_known(
     run: Run, monkeypatch: pytest.MonkeyPatch, epoch: int

@@ -71,6 +71,7 @@ class FakeNode(BrokerServicer, AdminServicer):
         self.heartbeat_ms = 1000
         self.address = ""
         self.opens = 0
+        self.locates = 0
         self.batches: list[broker.PublishBatch] = []
         self.heartbeats_seen = 0
         self.ended_producers: list[bytes] = []
@@ -171,6 +172,7 @@ class FakeNode(BrokerServicer, AdminServicer):
         return broker.SetQueueModeResponse(before=before)
 
     async def LocateQueue(self, request: Any, context: Any) -> Any:
+        self.locates += 1
         await self._check(context, request.queue)
         address, epoch = self.faults.locates or (self.cluster.master, self.cluster.epoch)
         return broker.LocateQueueResponse(node=address, address=address, epoch=epoch)

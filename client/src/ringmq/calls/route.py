@@ -28,6 +28,9 @@ class Route:
         self._failed: set[str] = set()
         # The node that was picked last to pass a stream on; empty: the master was picked.
         self._relay = ""
+        #: The master that the stream which was picked last is to reach, and the epoch of its view.
+        #: None where nobody was asked: of a hint the epoch isn't known.
+        self.sought: tuple[str, int] | None = None
 
     def moved(self, address: str) -> None:
         """A node said where the master is; empty: it doesn't know."""
@@ -47,11 +50,12 @@ class Route:
     async def pick(self, deadline_s: float) -> NodeChannel:
         """The master; else, if that has failed, the node that told us of it, as a relay."""
         hint, self._hint = self._hint, ""
-        self._relay = ""
+        self._relay, self.sought = "", None
         if hint and hint not in self._failed:
             self._nodes.learn([hint])
             return self._nodes.channel(hint)
         location, relay = await self._locate(deadline_s)
+        self.sought = location.node, location.epoch
         self._nodes.learn([location.address])
         if location.address and location.address not in self._failed:
             return self._nodes.channel(location.address)

@@ -25,6 +25,9 @@ from ringmq_wire import CallClosedError, CallStream, RpcError
 
 #: A node that takes longer to answer an Open is passed over for the moment.
 OPEN_S = 5.0
+#: How often all nodes are asked meanwhile whether there is another master. This one may wait for a
+#: quorum that another one has, or relay to a master from which it is cut off.
+OPEN_DOUBT_S = 1.0
 #: A node that answers nothing for so long, though it lives, may not be the master any more.
 DOUBT_S = 3.0
 #: How long the end of a half-closed stream is awaited before it is cancelled.
@@ -55,7 +58,8 @@ class Conversation(Generic[Request, Response]):
     """`run` once; then `progress`, `moved` and `moved_to` tell how it went.
 
     `work` is set when the speaker may have a request to write. `newer_master(node, epoch)` returns
-    the address of the master after that one, or nothing if there is none.
+    the address of the master after that one, or nothing if there is none. `sought`: the master that
+    the stream is to reach, if that is known.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Conversation(Generic[Request, Response]):
         peer: str,
         name: str,
         newer_master: Callable[[str, int], Awaitable[str]],
+        sought: tuple[str, int] | None = None,
     ) -> None:
         self._speaker: Speaker[Request, Response] = speaker
         self._call = call
@@ -84,7 +89,9 @@ class Conversation(Generic[Request, Response]):
         self._answered_at = 0.0
         self._newer_master = newer_master
         # The master that the stream goes to, and the epoch of its view.
-        self._master = ("", 0)
+        self._master = sought
+        # When the phase must have ended; not in LIVE.
+        self._limit_at = 0.0
         # Asks for the next master; at most one.
         self._doubts: set[asyncio.Task[None]] = set()
         #: Whether the node did anything that we wanted of it.
@@ -227,7 +234,14 @@ class Conversation(Generic[Request, Response]):
                 self._watch()
         else:
             limit_s, _ = TIME_LIMITS[phase]
-            self._timer.set_at(self._loop.time() + limit_s)
+            self._limit_at = self._loop.time() + limit_s
+            self._set_limit()
+
+    def _set_limit(self) -> None:
+        """Has the timer go off at the end of the phase, or when it is time to doubt."""
+        may_doubt = self._phase is ConversationPhase.OPENING and self._master is not None
+        doubt_at = self._loop.time() + OPEN_DOUBT_S
+        self._timer.set_at(min(self._limit_at, doubt_at) if may_doubt else self._limit_at)
 
     @property
     def _silence_s(self) -> float:
@@ -236,6 +250,9 @@ class Conversation(Generic[Request, Response]):
     def _on_timer(self) -> None:
         if self._phase is ConversationPhase.LIVE:
             self._watch()
+        elif self._loop.time() < self._limit_at:
+            self._doubt()
+            self._set_limit()
         else:
             self._give_up(TIME_LIMITS[self._phase][1])
 
@@ -282,8 +299,9 @@ class Conversation(Generic[Request, Response]):
         task.add_done_callback(self._doubts.discard)
 
     async def _look_for_newer(self) -> None:
+        assert self._master is not None
         address = await self._newer_master(*self._master)
-        if address and self._phase is ConversationPhase.LIVE:
+        if address and self._phase in (ConversationPhase.OPENING, ConversationPhase.LIVE):
             self.moved = True
             self.moved_to = address
-            self._give_up(f"no answer for {DOUBT_S:g} s, and {address} is master by now")
+            self._give_up(f"no answer yet, and {address} is master by now")

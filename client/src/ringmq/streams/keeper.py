@@ -157,6 +157,7 @@ class Keeper(Generic[Request, Response]):
                 peer=node.address,
                 name=self._name,
                 newer_master=self._route.newer_master,
+                sought=self._route.sought,
             )
             try:
                 await conversation.run()
