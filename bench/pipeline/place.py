@@ -56,10 +56,10 @@ class Place:
     def stop_nodes(self) -> None:
         """Once no node has anything of the queues that were deleted: a scan would find it. Raises
         `BenchError` if a node has logged a fault."""
-        there = len(self.client.queues())
         stores = [self.cluster.directory / each.node / "queues" for each in self.cluster.nodes]
         _wait(
-            lambda: all(len([*store.iterdir()]) == there for store in stores),
+            # Asked each time: a node may list a queue for a moment after another has deleted it.
+            lambda: {len(self.client.queues())} == {len([*store.iterdir()]) for store in stores},
             "the nodes have deleted the replicas of deleted queues",
         )
         self.client.close()
