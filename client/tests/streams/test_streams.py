@@ -12,6 +12,7 @@ from on_loops import Run, bodies, seconds
 from waiting import until
 
 import ringmq
+from ringmq.calls.route import Route
 from ringmq.v1 import common_pb2 as common
 
 
@@ -100,6 +101,37 @@ def test_a_node_that_opens_nothing_is_left_for_the_master_that_has_followed(
             two.faults.locates = (two.address, 3)
             assert await seconds(work) < 3
             assert work.result() == two.address
+
+    run(test)
+
+
+def test_a_stream_that_is_opened_at_last_by_the_next_master_is_kept(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes' answer, that there is another master than the one that was sought, comes late."""
+    monkeypatch.setattr("ringmq.streams.conversation.OPEN_DOUBT_S", 0.1)
+    opened = asyncio.Event()
+    asked: list[tuple[str, int]] = []
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+
+            async def newer_master(route: Route, node_name: str, epoch: int) -> str:
+                asked.append((node_name, epoch))
+                await opened.wait()
+                return node.address
+
+            monkeypatch.setattr(Route, "newer_master", newer_master)
+            await client.declare_queue("q")
+            node.faults.locates = (node.address, 1)
+            node.cluster.epoch = 2
+            node.faults.open_delay_s = 0.3
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"one")
+                opened.set()
+                await publisher.publish(b"two")
+            assert asked == [(node.address, 1)]
+            assert node.opens == 1
 
     run(test)
 

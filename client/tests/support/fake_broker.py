@@ -393,6 +393,7 @@ class FakeNode(BrokerServicer, AdminServicer):
         await self._check(context, name)
         if self.faults.refuse:
             await context.abort_with_status(status_of(self.faults.refuse.pop(0), retry_ms=10))
+        await asyncio.sleep(self.faults.open_delay_s)
         if self.faults.open_silently:
             await asyncio.get_running_loop().create_future()
         if self.faults.moved and (address := self.faults.moved.pop(0)) is not None:

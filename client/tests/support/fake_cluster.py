@@ -66,6 +66,7 @@ class Faults:
     refuse: list[common.Reason.ValueType] = field(default_factory=list)
     #: No Open is answered, as by a relay that is cut off from the master.
     open_silently: bool = False
+    open_delay_s: float = 0.0
     confirm_delay_s: float = 0.0
     heartbeats: bool = True
     #: What LocateQueue answers, in place of the cluster's master: its address, and the epoch.

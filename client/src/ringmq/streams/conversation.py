@@ -300,7 +300,10 @@ class Conversation(Generic[Request, Response]):
 
     async def _look_for_newer(self) -> None:
         assert self._master is not None
-        address = await self._newer_master(*self._master)
+        asked = self._master
+        address = await self._newer_master(*asked)
+        if self._master != asked:
+            return  # The stream was opened meanwhile, by the master that has followed.
         if address and self._phase in (ConversationPhase.OPENING, ConversationPhase.LIVE):
             self.moved = True
             self.moved_to = address
