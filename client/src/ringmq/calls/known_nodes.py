@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -54,6 +54,25 @@ def parse_seeds(seeds: str | Iterable[str]) -> list[str]:
                 metadata={"field": "seeds"},
             )
     return addresses
+
+
+async def ended_until(
+    asks: Sequence[asyncio.Task[R]], enough: Callable[[asyncio.Task[R]], bool]
+) -> list[asyncio.Task[R]]:
+    """The tasks that have ended when one of them is `enough`, or all. Cancels the others."""
+    ended: list[asyncio.Task[R]] = []
+    left = set(asks)
+    try:
+        while left:
+            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            ended += done
+            if any(map(enough, done)):
+                break
+        return ended
+    finally:
+        for task in asks:
+            task.cancel()
+        await asyncio.gather(*asks, return_exceptions=True)
 
 
 class _Trouble:
@@ -180,9 +199,14 @@ class KnownNodes:
         raise AssertionError("tenacity reraises")
 
     async def ask_all(
-        self, attempt: Callable[[NodeChannel, float], Awaitable[R]], *, timeout_s: float
+        self,
+        attempt: Callable[[NodeChannel, float], Awaitable[R]],
+        *,
+        timeout_s: float,
+        enough: Callable[[R], bool],
     ) -> list[R]:
-        """The answers of the nodes that give one within `timeout_s`, asked all at once."""
+        """Asks all nodes at once. Returns the answers that are there as soon as one of them is
+        `enough`, so that a node which hangs delays nobody; else those given within `timeout_s`."""
 
         async def ask(address: str) -> list[R]:
             try:
@@ -190,8 +214,12 @@ class KnownNodes:
             except RpcError:
                 return []  # Away, or it knows none: another node may.
 
-        answers = await asyncio.gather(*map(ask, self._order))
-        return [answer for each in answers for answer in each]
+        asks = [
+            asyncio.create_task(ask(address), name=f"ringmq-ask {address}")
+            for address in self._order
+        ]
+        ended = await ended_until(asks, lambda each: any(map(enough, each.result())))
+        return [answer for each in ended for answer in each.result()]
 
     async def close(self) -> None:
         channels, self._channels = self._channels, {}

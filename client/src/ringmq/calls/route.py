@@ -71,7 +71,11 @@ class Route:
 
         The master itself may not know: it may be cut off from the cluster, and not from here.
         """
-        found = await self._nodes.ask_all(self._ask, timeout_s=ATTEMPT_S)
+
+        def follows(found: tuple[Location, NodeChannel]) -> bool:
+            return found[0].epoch > epoch and found[0].node != node
+
+        found = await self._nodes.ask_all(self._ask, timeout_s=ATTEMPT_S, enough=follows)
         newest = max((location for location, _ in found), key=lambda each: each.epoch, default=None)
         if newest is None or newest.epoch <= epoch or newest.node == node:
             return ""
