@@ -2,7 +2,8 @@
 
 CPU comes from `/proc/PID/stat` (proc(5)): user and system time of a process,
 of its children that have ended and been waited for, and of the tree of its
-living children, in ticks of 1/`SC_CLK_TCK` s (10 ms here).
+living children, in ticks of 1/`SC_CLK_TCK` s (10 ms here). Children that
+nobody waited for are missing in it: `bench/ended.py` has them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 
 
@@ -49,7 +50,7 @@ def parse_stat(text: str) -> ProcessTimes:
     return ProcessTimes(parent=int(fields[1]), ticks=sum(map(int, fields[11:15])))
 
 
-def _all_processes() -> dict[int, ProcessTimes]:
+def all_processes() -> dict[int, ProcessTimes]:
     found: dict[int, ProcessTimes] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
@@ -75,8 +76,8 @@ def tree_pids(roots: Iterable[int], processes: dict[int, ProcessTimes]) -> set[i
 
 def tree_cpu_s(roots: Iterable[int]) -> float:
     """CPU seconds so far of these processes and all that they started."""
-    processes = _all_processes()
-    return sum(processes[pid].ticks for pid in tree_pids(roots, processes)) / _TICKS_PER_S
+    processes = all_processes()
+    return sum(processes[pid].ticks for pid in tree_pids(roots, processes)) / TICKS_PER_S
 
 
 def _status_kib(pid: int, field: str) -> int:
@@ -103,10 +104,10 @@ class TreeUse:
 
 
 def tree_use(roots: Iterable[int]) -> TreeUse:
-    processes = _all_processes()
+    processes = all_processes()
     pids = tree_pids(roots, processes)
     return TreeUse(
-        cpu_s=sum(processes[pid].ticks for pid in pids) / _TICKS_PER_S,
+        cpu_s=sum(processes[pid].ticks for pid in pids) / TICKS_PER_S,
         rss_bytes=sum(_status_kib(pid, "VmRSS") for pid in pids) << 10,
         rss_peak_bytes=sum(_status_kib(pid, "VmHWM") for pid in pids) << 10,
     )
@@ -125,7 +126,7 @@ def own_written_bytes() -> int:
 def tree_written_bytes(roots: Iterable[int]) -> int:
     """The same of these processes and all that they started, as far as they still run."""
     total = 0
-    for pid in tree_pids(roots, _all_processes()):
+    for pid in tree_pids(roots, all_processes()):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             total += _written_bytes(pid)
     return total
@@ -166,7 +167,7 @@ def machine_cpu() -> MachineCpu:
     # "cpu user nice system idle iowait irq softirq steal guest guest_nice"; guest is in user.
     ticks = [int(field) for field in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
     idle = ticks[3] + ticks[4]
-    return MachineCpu((sum(ticks) - idle) / _TICKS_PER_S, time.monotonic())
+    return MachineCpu((sum(ticks) - idle) / TICKS_PER_S, time.monotonic())
 
 
 def filesystem_of(directory: Path) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from bench import procs
+from bench.ended import EndedChildren
 from bench.measure import BenchError
 
 MEGA = 1e6
@@ -35,7 +36,8 @@ class Which:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """`bytes`: of the bodies, or of a history. `job_cpu_s`: of this process, the JVM and its Python
-    workers; `node_cpu_s`: of all nodes. `others_cores`: what the rest of the machine took."""
+    workers, also of those that have ended; `node_cpu_s`: of all nodes. `others_cores`: what the
+    rest of the machine took."""
 
     row: str
     case: str
@@ -106,14 +108,17 @@ def measure(
 ) -> Measured:
     """`pids`: the nodes'. Raises `BenchError` if the work was done with another number of messages
     than `wanted`."""
-    nodes = procs.tree_cpu_s(pids)
-    job = _job_cpu_s(pids)
-    machine = procs.machine_cpu()
-    began = time.monotonic()
-    done = work()
-    seconds = time.monotonic() - began
-    machine = procs.machine_cpu().since(machine)
-    job, nodes = _job_cpu_s(pids) - job, procs.tree_cpu_s(pids) - nodes
+    # Spark kills the Python workers of tasks that fail, and those that were idle for a minute.
+    with EndedChildren([os.getpid()]) as ended:
+        nodes = procs.tree_cpu_s(pids)
+        job = _job_cpu_s(pids)
+        machine = procs.machine_cpu()
+        began = time.monotonic()
+        done = work()
+        seconds = time.monotonic() - began
+        machine = procs.machine_cpu().since(machine)
+        job = _job_cpu_s(pids) + ended.cpu_s() - job
+        nodes = procs.tree_cpu_s(pids) - nodes
     if wanted is not None and done.messages != wanted:
         raise BenchError(f"{which.case}: {done.messages} messages, not {wanted}")
     return Measured(
