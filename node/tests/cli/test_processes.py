@@ -111,3 +111,19 @@ def test_nodes_that_go_on_opening_queues_are_waited_for(tmp_path: Path) -> None:
         assert "opening under way: 29 of 30" in cluster.last_words(node)
     finally:
         cluster.stop()
+
+
+def test_a_node_that_is_killed_and_started_again_leaves_no_zombie(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, nodes=1, base_port=0)
+    try:
+        first = cluster.start("node1")
+        cluster.kill("node1")
+        deadline = time.monotonic() + 20
+        while first.alive:
+            assert time.monotonic() < deadline, "it isn't killed"
+            time.sleep(0.01)
+        assert cluster.start("node1") != first
+        with pytest.raises(ProcessLookupError):
+            os.kill(first.pid, 0)
+    finally:
+        cluster.stop()

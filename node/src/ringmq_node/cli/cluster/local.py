@@ -93,6 +93,9 @@ class LocalCluster:
         # For each node started by this object: the length of its log at that moment, which
         # is where the log of the new process begins.
         self._log_starts: dict[str, int] = {}
+        # Those that this object has started: who kills and starts a node for hours would keep a
+        # zombie of each.
+        self._children: dict[str, Process] = {}
 
     @classmethod
     def create(
@@ -200,7 +203,9 @@ class LocalCluster:
             words += [f"--{name}", value]
         log = self.log(node)
         self._log_starts[node] = log.stat().st_size if log.exists() else 0
-        process = processes.spawn(words, log)
+        if (ended := self._children.get(node)) is not None:
+            processes.reap([ended])
+        process = self._children[node] = processes.spawn(words, log)
         processes.write_pid_file(self._pid_file(node), process)
         return process
 
