@@ -8,6 +8,7 @@ one when that fails.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -59,16 +60,15 @@ def parse_seeds(seeds: str | Iterable[str]) -> list[str]:
 async def ended_until(
     asks: Sequence[asyncio.Task[R]], enough: Callable[[asyncio.Task[R]], bool]
 ) -> list[asyncio.Task[R]]:
-    """The tasks that have ended when one of them is `enough`, or all. Cancels the others."""
-    ended: list[asyncio.Task[R]] = []
+    """The tasks, in their order, that have ended when one of them is `enough`, or all. Cancels the
+    others."""
     left = set(asks)
     try:
         while left:
             done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            ended += done
             if any(map(enough, done)):
                 break
-        return ended
+        return [task for task in asks if task.done()]
     finally:
         for task in asks:
             task.cancel()
@@ -143,6 +143,7 @@ class KnownNodes:
         *,
         deadline_s: float | None = None,
         attempt_s: float = ATTEMPT_S,
+        patience_s: float = math.inf,
         again: Callable[[BaseException], bool] = is_retryable,
         successor_s: float = SUCCESSOR_S,
         changes: bool = False,
@@ -152,7 +153,8 @@ class KnownNodes:
         Raises the error of `_Trouble` when `deadline_s` (default: the client's) has passed, or
         the last error as soon as `again(error)` says that a repeat is of no use or not safe. A
         node whose disk failed counts for `successor_s` like a node that is away, and never keeps
-        the others from being asked once. `changes`: the call changes something.
+        the others from being asked once. `changes`: the call changes something. A node that takes
+        longer than `patience_s` isn't waited for alone: the others are asked as well.
         """
         asked = 0
         begin = time.monotonic()
@@ -187,16 +189,50 @@ class KnownNodes:
                 if timeout_s <= 0:
                     raise TimedOutError(f"no answer within the deadline; last asked: {address}")
                 try:
-                    answer = await attempt(self.channel(address), timeout_s)
+                    answer = await self._ask_first(attempt, timeout_s, patience_s)
                 except RpcError as failure:
                     error = from_call(failure, address)
                     if not may_repeat(error):
                         raise error from failure
                     self._failed(address)
                     raise trouble.add(error) from failure
-                self._answered(address)
                 return answer
         raise AssertionError("tenacity reraises")
+
+    async def _ask_first(
+        self,
+        attempt: Callable[[NodeChannel, float], Awaitable[R]],
+        timeout_s: float,
+        patience_s: float,
+    ) -> R:
+        """Asks the first node, and all others once it has taken `patience_s`. The first answer
+        counts. Raises what the first node's attempt does."""
+
+        async def ask(address: str, after_s: float) -> tuple[str, R]:
+            await asyncio.sleep(after_s)
+            return address, await attempt(self.channel(address), timeout_s - after_s)
+
+        first, *others = self._order
+        if patience_s >= timeout_s or not others:
+            _, answer = await ask(first, 0.0)
+            self._answered(first)
+            return answer
+        asks = [
+            asyncio.create_task(ask(address, after_s), name=f"ringmq-ask {address}")
+            for address, after_s in ((first, 0.0), *((other, patience_s) for other in others))
+        ]
+        ended = await ended_until(asks, lambda each: each is asks[0] or each.exception() is None)
+        for each in ended:
+            if not isinstance(each.exception(), RpcError):
+                address, answer = each.result()
+                break
+        else:
+            address, answer = asks[0].result()
+        if address != first:
+            # It may be stopped: the next call goes to it last.
+            self._failed(first)
+        self._answered(address)
+        return answer
 
     async def ask_all(
         self,

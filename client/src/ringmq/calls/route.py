@@ -14,6 +14,8 @@ from ringmq.v1 import broker_pb2 as broker
 
 #: Of one node that is asked for the master.
 ATTEMPT_S = 1.0
+#: A node that takes longer may be stopped, as the last master may be: all others are asked, too.
+PATIENCE_S = 0.25
 
 
 class Route:
@@ -28,8 +30,10 @@ class Route:
         self._failed: set[str] = set()
         # The node that was picked last to pass a stream on; empty: the master was picked.
         self._relay = ""
+        # The master that `newer_master` found last.
+        self._newer: Location | None = None
         #: The master that the stream which was picked last is to reach, and the epoch of its view.
-        #: None where nobody was asked: of a hint the epoch isn't known.
+        #: None where nobody was asked: of a node's hint the epoch isn't known.
         self.sought: tuple[str, int] | None = None
 
     def moved(self, address: str) -> None:
@@ -53,6 +57,9 @@ class Route:
         self._relay, self.sought = "", None
         if hint and hint not in self._failed:
             self._nodes.learn([hint])
+            if self._newer is not None and self._newer.address == hint:
+                # It may have been followed as well: the stream there asks again while it waits.
+                self.sought = self._newer.node, self._newer.epoch
             return self._nodes.channel(hint)
         location, relay = await self._locate(deadline_s)
         self.sought = location.node, location.epoch
@@ -79,6 +86,7 @@ class Route:
         newest = max((location for location, _ in found), key=lambda each: each.epoch, default=None)
         if newest is None or newest.epoch <= epoch or newest.node == node:
             return ""
+        self._newer = newest
         return newest.address
 
     async def _ask(self, node: NodeChannel, timeout_s: float) -> tuple[Location, NodeChannel]:
@@ -89,7 +97,11 @@ class Route:
     async def _locate(self, deadline_s: float) -> tuple[Location, NodeChannel]:
         # The keeper waits for a master's successor; meanwhile its user gets the reason.
         return await self._nodes.call(
-            self._ask, deadline_s=deadline_s, attempt_s=ATTEMPT_S, successor_s=0.0
+            self._ask,
+            deadline_s=deadline_s,
+            attempt_s=ATTEMPT_S,
+            patience_s=PATIENCE_S,
+            successor_s=0.0,
         )
 
 

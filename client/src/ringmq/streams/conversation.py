@@ -92,7 +92,8 @@ class Conversation(Generic[Request, Response]):
         self._master = sought
         # When the phase must have ended; not in LIVE.
         self._limit_at = 0.0
-        # Asks for the next master; at most one.
+        # Asks for the next master. Each is bounded in time, and one that waits for a stopped node
+        # delays none of those that begin later.
         self._doubts: set[asyncio.Task[None]] = set()
         #: Whether the node did anything that we wanted of it.
         self.progress = False
@@ -292,17 +293,15 @@ class Conversation(Generic[Request, Response]):
 
     def _doubt(self) -> None:
         """Asks all nodes whether there is another master, while this one may yet answer."""
-        if self._doubts:
-            return
-        task = self._loop.create_task(self._look_for_newer(), name=f"{self._name}-doubt")
+        assert self._master is not None
+        looking = self._look_for_newer(self._master)
+        task = self._loop.create_task(looking, name=f"{self._name}-doubt")
         self._doubts.add(task)
         task.add_done_callback(self._doubts.discard)
 
-    async def _look_for_newer(self) -> None:
-        assert self._master is not None
-        asked = self._master
-        address = await self._newer_master(*asked)
-        if self._master != asked:
+    async def _look_for_newer(self, master: tuple[str, int]) -> None:
+        address = await self._newer_master(*master)
+        if self._master != master:
             return  # The stream was opened meanwhile, by the master that has followed.
         if address and self._phase in (ConversationPhase.OPENING, ConversationPhase.LIVE):
             self.moved = True
