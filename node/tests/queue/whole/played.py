@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -110,7 +110,9 @@ class PlayedQueue:
         self.under_way: list[tuple[int, int, bytes, str]] = []
         self.given: list[int] = []
         self.requeued: set[int] = set()
-        self.given_before, self.one_came_back = 0, True
+        # What one consumer after the other has let go of.
+        self.came_back: list[set[int]] = []
+        self.given_before = 0
         self.master = QueueMaster(
             self.queue.state,
             MasterBodies(self.queue, self.failed),
@@ -185,6 +187,10 @@ class PlayedQueue:
     def judge(self) -> None:
         plain, master = self.plain, self.master
         self.do(master.expire())
+        expired = plain.expired()
+        for positions in self.came_back:
+            # Each consumer loses its messages by itself, and then those of them leave that expired.
+            plain.leave(sorted(expired & positions), "expired")
         plain.leave(plain.expired(), "expired")
         self.judge_order()
         plain.leave(plain.at_once(), "expired", in_parts=bool(self.requeued))
@@ -203,14 +209,14 @@ class PlayedQueue:
         assert self.mirror.digest() == self.queue.state.digest()
         self.given.clear()
         self.requeued.clear()
-        self.one_came_back = True
+        self.came_back.clear()
 
     def judge_order(self) -> None:
         plain = self.plain
         if not self.given:
             return
         self.events["given"] += len(self.given)
-        if self.requeued and plain.rules.single_active_consumer and self.one_came_back:
+        if plain.rules.single_active_consumer and len(self.came_back) == 1:
             # What came back is in front of all that the next one is given.
             line = [plain.key(at) for at in self.given[self.given_before :]]
             left = [plain.key(at) for at in positions_of(self.master.ready) if at in plain.ready]
@@ -348,10 +354,11 @@ class PlayedQueue:
         numbers = sorted(self.plain.consumers)
         return numbers[which % len(numbers)] if numbers else None
 
-    def back(self, positions: Iterable[int]) -> None:
-        self.one_came_back &= not self.requeued
+    def back(self, positions: Collection[int]) -> None:
         self.given_before = len(self.given)
         self.requeued.update(positions)
+        if positions:
+            self.came_back.append({*positions})
         self.events["requeued"] += len(self.requeued)
         self.plain.back(positions)
 

@@ -53,3 +53,32 @@ def test_what_a_single_active_consumer_lets_go_of_is_in_front_of_the_next_ones_m
     for seed in range(5):
         failure = run(Plan(seed, 0, rules, StoreLimits(), steps), Counter())
         assert failure is None, failure.story
+
+
+def test_consumers_that_time_out_together_lose_their_messages_one_after_the_other() -> None:
+    """The first has messages 0 and 2, the second has 1, and all have expired meanwhile: their
+    letters leave as 0, 2, 1 (seeds 920709 and 923657). In RabbitMQ, too, each channel times out by
+    itself, and the queue drops what has expired after each requeue."""
+    consumer: dict[str, object] = {"messages": 5, "size": 50, "priority": 0, "exclusive": False}
+    published: dict[str, object] = {
+        "sizes": [40, 40, 3],
+        "ttl_ms": None,
+        "priority": 0,
+        "transient": False,
+    }
+    steps: tuple[Step, ...] = (
+        ("open_consumer", consumer),
+        ("open_consumer", {**consumer, "messages": 1}),
+        ("publish", published),
+        ("release", {}),
+        # Both have them as of now.
+        ("wait", {"ms": 1}),
+        ("wait", {"ms": 9}),
+        ("release", {}),
+    )
+    rules = QueueRules(message_ttl_ms=5, consumer_timeout_ms=1, dead_letter_exchange="dlx")
+    for seed in range(5):
+        events: Counter[str] = Counter()
+        failure = run(Plan(seed, 0, rules, StoreLimits(), steps), events)
+        assert failure is None, failure.story
+        assert (events["timed out"], events["letters"]) == (2, 3)
