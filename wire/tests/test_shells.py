@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import sys
 from collections import Counter
 
 import pytest
@@ -27,7 +28,7 @@ from ringmq_wire import (
 )
 from ringmq_wire.backoff import Backoff
 from ringmq_wire.connection import EVENTS_AT_ONCE, Connection
-from ringmq_wire.tcp import TCP_CORK
+from ringmq_wire.tcp import TCP_CORK, UNSENT_BYTES_MAX
 from ringmq_wire.transport import WireProtocol
 
 MIB = 1024 * 1024
@@ -71,9 +72,40 @@ def test_a_call_says_when_its_connection_is_given_up(monkeypatch: pytest.MonkeyP
 
 
 def tcp_option(protocol: WireProtocol, option: int) -> int:
-    sock = protocol.tcp_socket()
+    sock = protocol.tcp_socket
     assert sock is not None
     return sock.getsockopt(socket.IPPROTO_TCP, option)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
+def test_what_the_kernel_says_that_it_takes_at_once_is_taken() -> None:
+    """By a peer that doesn't read, until there is no room. Nothing is said while anything waits."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server((HOST, 0)) as listening:
+            port = listening.getsockname()[1]
+            transport, protocol = await loop.create_connection(
+                lambda: WireProtocol(WireOptions(unsent_bytes_high=0), client=True), HOST, port
+            )
+            peer, _ = listening.accept()
+        with peer:
+            said: list[int] = []
+            while (size := protocol.taken_at_once()) > 0:
+                said.append(size)
+                transport.write(bytes(size))
+                assert not protocol.is_paused, said
+            assert max(said) == UNSENT_BYTES_MAX
+            call = protocol.open(
+                "/x", "x", CallHandler(), scheme="http", metadata=(), timeout_s=None
+            )
+            call.send_now([bytes(MIB)])
+            assert call.taken_at_once() == 0
+            transport.abort()
+            await protocol.lost
+            assert protocol.taken_at_once() == 0
+
+    run(scenario())
 
 
 @pytest.mark.skipif(TCP_CORK is None, reason="Linux has it")

@@ -29,6 +29,7 @@ class GroupOptions:
     # Bytes on the way to a node that it has not credited yet.
     window_bytes: int = 8 * 1024 * 1024
     # Frames are gathered into messages of about this size; a larger frame travels in parts of it.
+    # Large bodies may have `LARGE_BYTES_MORE` more, as far as the kernel takes that at once.
     # Two of these, and what frames them, are less than 64 KiB: see `links/outgoing.py`.
     message_bytes: int = 31 * 1024
     # The largest op. The same on all nodes: else one may send an op that another refuses.

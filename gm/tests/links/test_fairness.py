@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from loops import run
 from wirepair import End
@@ -18,6 +18,7 @@ from ringmq_gm.links.outbox import SMALL_BYTES_MAX
 from ringmq_gm.links.outgoing import WIRE_OPTIONS, _OutgoingSession
 from ringmq_wire import WireOptions
 from ringmq_wire.options import MIB
+from ringmq_wire.tcp import UNSENT_BYTES_MAX
 from ringmq_wire.transport import WireProtocol
 
 AHEAD_BYTES_MAX = 64 * 1024
@@ -26,12 +27,23 @@ FRAMING_BYTES_MAX = 256
 WIDE = WireOptions(stream_window_bytes=16 * MIB)
 
 
+class Protocol(WireProtocol):
+    """Its kernel tells what it takes."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(WIRE_OPTIONS, client=True)
+        self.kernel = kernel
+
+    def taken_at_once(self) -> int:
+        return self.kernel.sure_bytes
+
+
 class Kernel:
     """A socket, and the transport above it: takes bytes as the test says, and brings them to the
     other end at once."""
 
-    def __init__(self) -> None:
-        self.protocol = WireProtocol(WIRE_OPTIONS, client=True)
+    def __init__(self, *, tells: bool = False) -> None:
+        self.protocol = Protocol(self) if tells else WireProtocol(WIRE_OPTIONS, client=True)
         self.taken = bytearray()
         self.other = End(client=False, options=WIDE)
         self._room = 1 << 40
@@ -44,6 +56,11 @@ class Kernel:
         self._drain()
         if self.protocol.is_paused and not self._buffer:
             self.protocol.resume_writing()
+
+    @property
+    def sure_bytes(self) -> int:
+        """What it takes at once."""
+        return 0 if self._buffer else min(self._room, UNSENT_BYTES_MAX)
 
     @property
     def waiting_bytes(self) -> int:
@@ -125,15 +142,17 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS)
+@given(STEPS, st.booleans())
+# So many small ones that large ones have a turn before the last of them.
+@example([("a", 250_000), *[("", SMALL_BYTES_MAX)] * 24], True)
 def test_a_heartbeat_or_a_small_op_waits_behind_64_kib_at_most(
-    steps: list[tuple[str, int] | int],
+    steps: list[tuple[str, int] | int], tells: bool
 ) -> None:
     """Of what this process holds; other small frames that came before not counted. With each small
     op, of a ring of its own, go a Ping and marks of a ring that sends no bodies."""
 
     async def main() -> None:
-        kernel = Kernel()
+        kernel = Kernel(tells=tells)
         session = await opened(kernel, GroupOptions())
         kernel.take(0)
         # When each was put: the bytes that the kernel had.

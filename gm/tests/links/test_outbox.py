@@ -252,3 +252,21 @@ def test_of_any_frames_the_newest_arrive_and_order_is_kept(steps: list[Frame | b
         if not ordered:
             continue
         assert ordered[-1] == arrived[-1] or ordered[-1].epoch < max(f.epoch for f in ordered)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [op(1, ring="other"), Ping("other", 1, 1), marks(1, ring="other")],
+    ids=lambda frame: type(frame).__name__,
+)
+def test_a_message_may_be_larger_only_while_nothing_small_waits(beside: Frame) -> None:
+    waiting = outbox()
+    assert not waiting.is_large
+    waiting.put(op(1, size=2 * MESSAGE_BYTES))
+    assert waiting.is_large
+    waiting.put(beside)
+    assert not waiting.is_large
+    data = waiting.take(bodies=True)
+    assert data is not None
+    assert [*decode(wire.read_frames(data)[1])] == [beside]
+    assert waiting.is_large

@@ -13,7 +13,7 @@ from ringmq_gm import GroupOptions, MemberId
 from ringmq_gm.core.frames import OpFrame
 from ringmq_gm.links import wire
 from ringmq_gm.links.link import LinkOwner
-from ringmq_gm.links.outgoing import _OutgoingSession
+from ringmq_gm.links.outgoing import LARGE_BYTES_MORE, _OutgoingSession
 
 SLOW_S = 10.0
 WINDOW_BYTES = 100_000
@@ -27,6 +27,9 @@ class Stream:
 
     def __init__(self) -> None:
         self.sent_bytes = 0
+        self.sizes: list[int] = []
+        # What its kernel says that it takes.
+        self.sure_bytes = 0
         self.given_up_after_s = 0.0
         # Of each message, whether the stream was corked.
         self.corked: list[bool] = []
@@ -39,8 +42,12 @@ class Stream:
         self.session.received([wire.credit_message(total_bytes)])
 
     def send_now(self, messages: Sequence[bytes]) -> None:
+        self.sizes += map(len, messages)
         self.sent_bytes += sum(map(len, messages))
         self.corked += [self.is_corked] * len(messages)
+
+    def taken_at_once(self) -> int:
+        return self.sure_bytes
 
     def cork(self, on: bool) -> None:
         self.is_corked = on
@@ -143,6 +150,26 @@ def test_messages_of_one_turn_share_their_segments() -> None:
         stream.session.put(OpFrame("r", 1, 0, 0, 1, 4, False, (), bytes(9_000)))
         await asyncio.sleep(0.001)
         assert stream.corked[3:] == [False]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("sure_bytes", "larger_by"), [(0, 0), (5_000, 5_000), (1 << 20, LARGE_BYTES_MORE)]
+)
+def test_a_message_of_large_bodies_is_larger_by_what_the_kernel_takes_at_once(
+    sure_bytes: int, larger_by: int
+) -> None:
+    async def main() -> None:
+        stream = Stream()
+        stream.sure_bytes = sure_bytes
+        running = asyncio.create_task(stream.session.run())
+        stream.session.put(OpFrame("large", 1, 0, 0, 1, 1, False, (), bytes(90_000)))
+        await asyncio.sleep(0.001)
+        framing_bytes = stream.sizes[0] - OPTIONS.message_bytes - larger_by
+        assert 0 < framing_bytes < 300
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -19,10 +19,11 @@ from collections import deque
 
 from ringmq_wire.backoff import Backoff
 from ringmq_wire.codes import Code, Metadata, RpcStatus
+from ringmq_wire.dropping import drop
 from ringmq_wire.errors import CallClosedError, RpcError
 from ringmq_wire.options import WireOptions
 from ringmq_wire.streaming import CallStream, OneAnswer
-from ringmq_wire.transport import CallHandler, WireCall, WireProtocol, drop
+from ringmq_wire.transport import CallHandler, WireCall, WireProtocol
 
 CONNECT_TIMEOUT_S = 20.0
 BACKOFF_FIRST_S = 0.1

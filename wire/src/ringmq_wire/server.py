@@ -18,12 +18,13 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 
 from ringmq_wire.codes import OK, Code, RpcStatus
+from ringmq_wire.dropping import drop
 from ringmq_wire.errors import RpcError
 from ringmq_wire.inbound import SharedBudgets
 from ringmq_wire.listener import Listener, bind
 from ringmq_wire.options import WireOptions
 from ringmq_wire.streaming import CallStream
-from ringmq_wire.transport import Accept, CallHandler, WireCall, WireProtocol, drop
+from ringmq_wire.transport import Accept, CallHandler, WireCall, WireProtocol
 from ringmq_wire.unfinished import UnfinishedBytes
 from ringmq_wire.unread import UnreadBytes
 

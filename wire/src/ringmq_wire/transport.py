@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ringmq_wire import tcp
@@ -41,8 +41,6 @@ log = logging.getLogger(__name__)
 
 # From closing to abandoning a transport whose peer doesn't read the rest.
 CLOSE_TIMEOUT_S = 5.0
-# The same, where somebody waits for it: a link to a node that hangs is dialled again at once.
-DROP_TIMEOUT_S = 0.1
 
 
 class CallHandler:
@@ -143,6 +141,14 @@ class WireCall:
         self.handler.pause_sending()
         return False
 
+    def taken_at_once(self) -> int:
+        """The bytes of a message that the kernel and the other end's windows are sure to take in
+        `send_now`; 0 if that isn't known."""
+        link, stream = self._link, self.stream
+        if link.is_paused or stream.queued_bytes:
+            return 0
+        return max(0, min(link.taken_at_once(), stream.send_window, link.core.outflow.window))
+
     def cork(self, on: bool) -> None:
         """While it is on, the kernel sends full segments only: for messages of one turn. It takes
         each of them as before."""
@@ -214,6 +220,8 @@ class WireProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._corked = False
+        # None without a connection, or if it isn't one of TCP. uvloop makes one for each who asks.
+        self.tcp_socket: socket.socket | None = None
         # Their senders go on once the network takes our bytes again.
         self.held: list[WireCall] = []
         self._flush_is_due = False
@@ -280,20 +288,20 @@ class WireProtocol(asyncio.Protocol):
 
     def give_up_after(self, unacknowledged_s: float) -> None:
         """See `WireCall.give_up_after`."""
-        sock = self.tcp_socket()
-        if sock is not None:
-            tcp.give_up_after(sock, unacknowledged_s)
+        if self.tcp_socket is not None:
+            tcp.give_up_after(self.tcp_socket, unacknowledged_s)
 
-    def tcp_socket(self) -> socket.socket | None:
-        """None without a connection, or if it isn't one of TCP."""
-        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        is_tcp = sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6)
-        return sock if is_tcp else None
+    def taken_at_once(self) -> int:
+        """What the kernel takes; see `WireCall.taken_at_once`."""
+        sock, transport = self.tcp_socket, self._transport
+        if sock is None or transport is None or transport.get_extra_info("ssl_object"):
+            return 0  # What TLS makes of the bytes, and keeps, isn't known.
+        return tcp.taken_at_once(sock)
 
     def cork(self, on: bool) -> None:
         """See `WireCall.cork`."""
         # A socket that has failed is closed after `connection_lost`: it is still ours.
-        sock = self.tcp_socket() if on != self._corked else None
+        sock = self.tcp_socket if on != self._corked else None
         if sock is not None:
             tcp.cork(sock, on)
             self._corked = on
@@ -312,8 +320,9 @@ class WireProtocol(asyncio.Protocol):
         if self._made is not None:
             self._made(self)
         transport.set_write_buffer_limits(high=self._options.unsent_bytes_high)
-        sock = self.tcp_socket()
-        if sock is not None:
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            self.tcp_socket = sock
             tcp.prepare(sock)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
@@ -354,7 +363,7 @@ class WireProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._transport = None
+        self._transport = self.tcp_socket = None
         if not self.lost.done():
             self.lost.set_result(None)
 
@@ -483,15 +492,3 @@ class WireProtocol(asyncio.Protocol):
         self.flush()
         if self._transport is not None:
             self._set_timer()
-
-
-async def drop(connections: Collection[WireProtocol], reason: str) -> None:
-    """Ends these connections. Peers that don't read wait for nobody: their calls break off."""
-    lost = [connection.lost for connection in connections]
-    for connection in list(connections):
-        connection.abort(reason)
-    if lost:
-        await asyncio.wait(lost, timeout=DROP_TIMEOUT_S)
-        for connection in list(connections):
-            connection.abandon()
-        await asyncio.wait(lost)

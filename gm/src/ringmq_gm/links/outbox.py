@@ -21,8 +21,9 @@ shares the payloads with it:
   left behind, which fetches them: the core doesn't keep them any more either.
 
 A message has about `message_bytes`: only frames without a body may make it larger, by one of them.
-A frame that is larger travels in parts of that size, one frame at a time; messages of the other
-rings go in between, turn and turn about. Its own ring waits behind it.
+While only large bodies wait, the caller may take larger ones (`more_bytes`). A frame that is larger
+travels in parts, one frame at a time; messages of the other rings go in between, turn and turn
+about. Its own ring waits behind it.
 
 A frame without a body before it in its ring, or with small ones only, is passed by one message of
 large bodies at most. Large bodies have such a message after one without any body, and after
@@ -41,6 +42,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ringmq_gm.core.frames import (
     Frame,
@@ -59,6 +61,11 @@ SMALL_BYTES_MAX = 4 * 1024
 _SMALL_TURN_BYTES = 2 * SMALL_BYTES_MAX
 # After so many bytes of small bodies one message of large ones goes.
 SMALL_BYTES_TURN = 64 * 1024
+
+# Each body of a ring in line with the large ones has more than `SMALL_BYTES_MAX`, nearly always: so
+# many rings have more than a message.
+_LARGE_RINGS_LOOKED_AT = 8
+NOTHING = memoryview(b"")
 
 # The frames that keep their order within a ring.
 Ordered = Hello | OpFrame | MarksFrame | Submit
@@ -84,14 +91,17 @@ class LinkOutbox:
 
     def __init__(self, *, message_bytes: int) -> None:
         self._message_bytes = message_bytes
+        # Of the message that is being taken.
+        self._room_bytes = message_bytes
         # OrderedDict: a plain dict takes long to find its first item once many were removed.
         self._control: OrderedDict[tuple[str, type], Frame] = OrderedDict()
         self._light: OrderedDict[str, Lane] = OrderedDict()
         # In the order of their turns.
         self._small: OrderedDict[str, Lane] = OrderedDict()
         self._heavy: OrderedDict[str, Lane] = OrderedDict()
-        self._parts: deque[bytes] = deque()
-        # The one ring whose frame the parts are.
+        # What is still to be sent of the frame that travels in parts.
+        self._rest = NOTHING
+        # The one ring whose frame that is.
         self._behind: dict[str, Lane] = {}
         self._part_has_turn = False
         # Of small bodies, since large ones had a message.
@@ -106,11 +116,23 @@ class LinkOutbox:
 
     @property
     def _has_lanes(self) -> bool:
-        return bool(self._control or self._light or self._small or self._heavy or self._parts)
+        return bool(self._control or self._light or self._small or self._heavy or self._rest)
 
     @property
     def has_bodies(self) -> bool:
-        return bool(self._small or self._heavy or self._parts) or isinstance(self._alone, BODIES)
+        return bool(self._small or self._heavy or self._rest) or isinstance(self._alone, BODIES)
+
+    @property
+    def is_large(self) -> bool:
+        """Only large bodies wait, and they are more than one message has: it may be larger."""
+        alone = self._alone
+        if alone is not None:
+            return isinstance(alone, BODIES) and len(alone.payload) > self._message_bytes
+        if self._control or self._light or self._small:
+            return False
+        first = islice(self._heavy.values(), _LARGE_RINGS_LOOKED_AT)
+        waiting = len(self._rest) + sum(lane.body_bytes for lane in first)
+        return waiting > self._message_bytes
 
     def waiting_bytes(self, ring: str) -> int:
         """The payloads of this ring's ops and submits that wait."""
@@ -233,13 +255,14 @@ class LinkOutbox:
 
     # --- out ---
 
-    def take(self, *, bodies: bool) -> bytes | None:
+    def take(self, *, bodies: bool, more_bytes: int = 0) -> bytes | None:
         """The next message; None if no frame may go. Without `bodies`, only frames go that have no
-        body before them."""
+        body before them. `more_bytes`: so much larger may the message be; 0 unless `is_large`."""
+        self._room_bytes = self._message_bytes + more_bytes
         alone = self._alone
         if alone is not None and (bodies or not isinstance(alone, BODIES)):
             pieces = encode(alone)
-            if len(pieces[-1]) + len(pieces[0]) <= self._message_bytes:
+            if len(pieces[-1]) + len(pieces[0]) <= self._room_bytes:
                 self._alone = None
                 return frames_message(WHOLE, pieces)
         self._join_lanes()
@@ -252,7 +275,7 @@ class LinkOutbox:
         if bodies:
             small = self._take_small(pieces, size)
             self._small_bytes += small
-            if not (self._parts and self._part_has_turn) and self._take_heavy(pieces, size + small):
+            if not (self._rest and self._part_has_turn) and self._take_heavy(pieces, size + small):
                 self._small_bytes = 0
             else:
                 # Else large bodies would wait for as long as there is always something that passes.
@@ -266,9 +289,9 @@ class LinkOutbox:
         self._large_is_due = False
         self._small_bytes = 0
         pieces: list[bytes] = []
-        if not (self._parts and self._part_has_turn) and self._take_heavy(pieces, 0):
+        if not (self._rest and self._part_has_turn) and self._take_heavy(pieces, 0):
             return frames_message(WHOLE, pieces)
-        if self._parts:
+        if self._rest:
             self._part_has_turn = False
             return self._take_part()
         return None
@@ -310,11 +333,11 @@ class LinkOutbox:
         does."""
         before = size
         passed = 0
-        while size < self._message_bytes and passed < len(self._heavy):
+        while size < self._room_bytes and passed < len(self._heavy):
             ring, lane = self._heavy.popitem(last=False)
-            taken = self._take_turn(lane, pieces, self._message_bytes - size)
+            taken = self._take_turn(lane, pieces, self._room_bytes - size)
             size += taken
-            if not taken and not self._parts and self._split(lane):
+            if not taken and not self._rest and self._split(lane):
                 self._behind[ring] = lane
                 continue
             passed = 0 if taken else passed + 1
@@ -342,18 +365,19 @@ class LinkOutbox:
             lane.body_bytes -= len(frame.payload)
 
     def _split(self, lane: Lane) -> bool:
-        """Cuts the lane's first frame into parts; returns False if it fits into a message."""
-        whole = b"".join(encode(lane.frames[0]))
-        step = self._message_bytes
-        if len(whole) <= step:
+        """The lane's first frame is to travel in parts; returns False if it fits into a message."""
+        pieces = encode(lane.frames[0])
+        if sum(map(len, pieces)) <= self._room_bytes:
             return False
-        self._parts.extend(whole[at : at + step] for at in range(0, len(whole), step))
+        self._rest = memoryview(b"".join(pieces))
         self._drop_first(lane)
         return True
 
     def _take_part(self) -> bytes:
-        part = self._parts.popleft()
-        if self._parts:
+        part, rest = self._rest[: self._room_bytes], self._rest[self._room_bytes :]
+        # An empty view would keep the frame.
+        self._rest = rest or NOTHING
+        if rest:
             return frames_message(PART, [part])
         ring, lane = self._behind.popitem()
         self._place(ring, lane)
@@ -369,7 +393,7 @@ class LinkOutbox:
     def check(self) -> None:
         """The invariants, for tests."""
         assert self._alone is None or not self._has_lanes
-        assert bool(self._parts) == bool(self._behind)
+        assert bool(self._rest) == bool(self._behind)
         assert len(self._behind) <= 1
         lanes = [
             *self._light.items(),

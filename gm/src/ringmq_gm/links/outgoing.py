@@ -38,6 +38,11 @@ HANG_UP_S = 0.25
 # the link: there is never another one outside the outbox. The other end sends credit only.
 WIRE_OPTIONS = WireOptions(message_bytes_max=64 * 1024, send_bytes_high=2, unsent_bytes_high=0)
 
+# A message of large bodies may be so much larger, as far as the kernel is sure to take that at
+# once. Of such a message no more waits outside the outbox than of another one. It is less than a
+# frame of HTTP/2 may have.
+LARGE_BYTES_MORE = 32 * 1024
+
 
 class NotRegisteredError(LinkError):
     """The node's address isn't known yet."""
@@ -177,7 +182,8 @@ class _OutgoingSession(CallHandler):
     """One stream to a node: its handshake, then frames there and credit back, to its end.
 
     What is put goes out in the loop's next turn (`_pump`), together: as messages of up to
-    `message_bytes`, while the stream takes them and, for bodies, the window is open.
+    `message_bytes`, while the stream takes them and, for bodies, the window is open. While only
+    large bodies wait, a message may have `LARGE_BYTES_MORE` more, if the kernel takes it at once.
 
     A small frame waits behind two messages at most: one that the kernel hasn't taken, and one of
     large bodies that has its turn first (outbox.py). That is less than 64 KiB. The kernel may have
@@ -289,7 +295,7 @@ class _OutgoingSession(CallHandler):
 
     def _send_waiting(self, call: WireCall) -> None:
         while not self._paused and (self.outbox or self._beat_due):
-            data = self._next_message()
+            data = self._next_message(call)
             if data is None:
                 break
             self._sent_bytes += len(data)
@@ -299,9 +305,12 @@ class _OutgoingSession(CallHandler):
                 call.cork(True)
             call.send_now((data,))
 
-    def _next_message(self) -> bytes | None:
+    def _next_message(self, call: WireCall) -> bytes | None:
         window_open = self._sent_bytes - self._credited_bytes < self._options.window_bytes
-        data = self.outbox.take(bodies=window_open)
+        more_bytes = 0
+        if window_open and self.outbox.is_large:
+            more_bytes = min(call.taken_at_once(), LARGE_BYTES_MORE)
+        data = self.outbox.take(bodies=window_open, more_bytes=more_bytes)
         if data is None and self._beat_due:
             data = wire.HEARTBEAT
         self._beat_due = False

@@ -19,6 +19,7 @@ by hand, so that the frames of a message are copied once and never parsed by pro
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringmq_gm.core.views import MemberId
@@ -48,7 +49,7 @@ class Opening:
     window_bytes: int
 
 
-def message(pieces: list[bytes]) -> bytes:
+def message(pieces: Sequence[bytes | memoryview]) -> bytes:
     """One message with these pieces as its content, joined once."""
     size = sum(map(len, pieces))
     return b"".join((TAG, _varint(size), *pieces))
@@ -80,7 +81,7 @@ def content(data: bytes) -> tuple[int, int]:
     raise WireError(f"message of {len(data)} bytes says that its content has {size}")
 
 
-def frames_message(kind: int, pieces: list[bytes]) -> bytes:
+def frames_message(kind: int, pieces: Sequence[bytes | memoryview]) -> bytes:
     return message([_KINDS[kind], *pieces])
 
 
