@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from live_node import LiveNode
 from pyspark import TaskContext
 
 from ringmq_pipeline.cli import invoke
+from ringmq_pipeline.jobs.replay import ReplayJob, replay
 
 if TYPE_CHECKING:
     import pytest
@@ -56,3 +58,26 @@ def test_a_replay_whose_tasks_fail_brings_each_row_once_and_in_order(
     again = json.loads(capsys.readouterr().out)
     assert (done["rows"], again["units"], again["units_skipped"]) == (2 * ROWS, 1, 1)
     assert live.bodies(queue) == [b"%d" % number for number in range(2 * ROWS)]
+
+
+def test_a_large_file_is_one_task(spark: SparkSession, live: LiveNode, tmp_path: Path) -> None:
+    """Of 16 MiB, in 16 row groups: Spark would divide it between two cores."""
+    queue, file, count = "large", tmp_path / "file.parquet", 64
+    columns = {
+        "queue": ["elsewhere"] * count,
+        "epoch": [1] * count,
+        "position": [*range(count)],
+        "body": [os.urandom(256 << 10) for _ in range(count)],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), file, row_group_size=4)
+
+    def is_first_task(_position: int) -> bool:
+        context = TaskContext.get()
+        return context is not None and context.partitionId() == 0
+
+    spark.udf.register("is_first_task", is_first_task, "boolean")
+    live.client.declare_queue(queue)
+    sink = {"endpoints": live.address, "queue": queue}
+    job = ReplayJob(file, sink, tmp_path / "progress", where="is_first_task(position)")
+    assert replay(spark, job, show=lambda _tally, _units: None).rows == count
+    assert live.bodies(queue) == columns["body"]

@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ORDER: Final = (*QUEUE_COLUMNS, POSITION)
-# Each file is read by one task from its beginning to its end.
-WHOLE_FILE: Final = str(1 << 50)
+# Each file is read by one task from its beginning to its end. By the first alone, Spark would still
+# divide a large file among its cores.
+WHOLE_FILES: Final = {
+    "spark.sql.files.maxPartitionBytes": str(1 << 50),
+    "spark.sql.files.minPartitionNum": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,8 @@ def replay(
     tally = ReplayTally(producer=progress.producer)
     left = [unit for unit in units if unit.key not in progress.done]
     tally.units_skipped = len(units) - len(left)
-    spark.conf.set("spark.sql.files.maxPartitionBytes", WHOLE_FILE)
+    for name, value in WHOLE_FILES.items():
+        spark.conf.set(name, value)
     for unit, rows in _published(spark, job, progress.producer, left):
         progress.note(unit, rows)
         tally.units += 1
