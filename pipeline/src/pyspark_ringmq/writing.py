@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
 import ringmq
 from ringmq.sync import SyncPublisher
 from ringmq_pipeline.connecting import client_of
-from ringmq_pipeline.sink_options import SinkOptions
+from ringmq_pipeline.sink_options import TEXTS, SinkOptions
 
 # Published by one call: the window is full meanwhile, and runs empty at its end.
 CALL_ROWS = 20_000
@@ -40,7 +40,6 @@ RATE_STEP_S = 0.1
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
-_TEXTS = ("message_id", "correlation_id", "reply_to", "content_type")
 
 
 @dataclass
@@ -175,7 +174,7 @@ def _properties_of(rows: pyarrow.RecordBatch) -> list[ringmq.Properties]:
     """One for each row; none if no row has any."""
     columns: dict[str, list[Any]] = {
         name: rows.column(name).to_pylist()
-        for name in (*_TEXTS, "headers")
+        for name in (*TEXTS, "headers")
         if name in rows.schema.names and rows.column(name).null_count < rows.num_rows
     }
     if "published_at" in rows.schema.names:

@@ -27,6 +27,11 @@ KNOWN: Final = (
     "requestTimeout",
 )
 
+# The properties that are texts.
+TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type")
+# The columns that the sink looks at.
+PUBLISHED: Final = ("queue", "body", "persistent", "published_at", *TEXTS, "headers")
+
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:

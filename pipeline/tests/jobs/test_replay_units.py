@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from ringmq_pipeline.errors import JobError
-from ringmq_pipeline.jobs.replay import ReplayJob, ReplayProgress, units_of
+from ringmq_pipeline.jobs.replay import ReplayJob, ReplayProgress, is_ordered, units_of
 from ringmq_pipeline.sinks.batches import WrittenFile
 
 ROOT = Path("/lake")
@@ -77,3 +79,29 @@ def test_a_progress_of_other_rows_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(JobError, match="another replay"):
             ReplayProgress(noted, other)
+
+
+@pytest.mark.parametrize(
+    ("rows", "ordered"),
+    [
+        ([("a", 1, 5)], True),
+        ([("a", 1, 5), ("a", 1, 6), ("a", 1, 9)], True),
+        ([("a", 1, 5), ("a", 1, 9), ("a", 1, 6)], False),
+        ([("a", 1, 5), ("a", 1, 5)], False),
+        ([("a", 1, 5), ("b", 1, 6)], False),
+        ([("a", 1, 5), ("a", 2, 6)], False),
+        ([("a", 1, None), ("a", 1, 6)], False),
+        ([("a", None, 5), ("a", None, 6)], False),
+    ],
+)
+def test_only_a_file_of_one_queue_whose_positions_grow_is_in_order(
+    tmp_path: Path, rows: list[tuple[str, int | None, int | None]], ordered: bool
+) -> None:
+    names = ("queue", "epoch", "position")
+    kinds = (pyarrow.string(), pyarrow.int64(), pyarrow.int64())
+    columns = [
+        pyarrow.array(values, kind)
+        for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)
+    ]
+    pyarrow.parquet.write_table(pyarrow.table(columns, names), tmp_path / "file", row_group_size=1)
+    assert is_ordered(tmp_path / "file") is ordered

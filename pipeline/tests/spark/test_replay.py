@@ -60,6 +60,36 @@ def test_a_replay_whose_tasks_fail_brings_each_row_once_and_in_order(
     assert live.bodies(queue) == [b"%d" % number for number in range(2 * ROWS)]
 
 
+def test_rows_come_in_the_order_of_their_positions_with_their_properties(
+    spark: SparkSession, live: LiveNode, tmp_path: Path
+) -> None:
+    """Files of either kind: in order, and not. `where` may name what isn't published."""
+    queue, files = "reordered", tmp_path / "files"
+    files.mkdir()
+    parts = ([0, 1, 2, 3], [7, 5, 6, 4])
+    for number, positions in enumerate(parts):
+        columns = {
+            "queue": ["elsewhere"] * 4,
+            "epoch": [1] * 4,
+            "position": positions,
+            "body": [b"%d" % each for each in positions],
+            "message_id": [f"id {each}" for each in positions],
+            "other": positions,
+        }
+        pyarrow.parquet.write_table(pyarrow.table(columns), files / f"{number}.parquet")
+    live.client.declare_queue(queue)
+    sink = {"endpoints": live.address, "queue": queue}
+    job = ReplayJob(files, sink, tmp_path / "progress", where="other <> 2")
+    tally = replay(spark, job, show=lambda _tally, _units: None)
+    assert (tally.units, tally.rows) == (2, 7)
+    batches = live.client.reader(queue).browse(live.stat(queue).first)
+    messages = [message for batch in batches for message in batch.messages]
+    assert [message.body for message in messages] == [b"0", b"1", b"3", b"4", b"5", b"6", b"7"]
+    assert [message.properties.message_id for message in messages] == [
+        f"id {message.body.decode()}" for message in messages
+    ]
+
+
 def test_a_large_file_is_one_task(spark: SparkSession, live: LiveNode, tmp_path: Path) -> None:
     """Of 16 MiB, in 16 row groups: Spark would divide it between two cores."""
     queue, file, count = "large", tmp_path / "file.parquet", 64

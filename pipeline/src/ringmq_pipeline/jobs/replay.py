@@ -6,7 +6,9 @@ again, a task, a unit or the whole job, publishes the same rows under the same n
 broker trims those that it has. A unit that is confirmed is noted in the progress file.
 
 The rows' order is fixed: by queue, epoch and position, where the table has them, else as in the
-file. Units come in the order of their positions, one after the other: a queue's order is kept.
+file. A file that is in that order already, as an ingest leaves it, isn't sorted again. Spark passes
+on only the columns that the sink publishes. Units come in the order of their positions, one after
+the other: a queue's order is kept.
 """
 
 from __future__ import annotations
@@ -19,9 +21,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute
+import pyarrow.parquet
 
 from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.sink_options import PUBLISHED
 from ringmq_pipeline.sinks.batches import POSITION, QUEUE_COLUMNS, WrittenFile, file_of
 from ringmq_pipeline.sinks.parquet import MANIFESTS, committed_files
 
@@ -102,6 +108,20 @@ def units_of(root: Path, files: Sequence[WrittenFile]) -> list[ReplayUnit]:
         if file.positions is not None:
             top = max(top, file.positions[1])
     return [_unit(root, [file.path for file in group]) for group in groups]
+
+
+def is_ordered(path: Path) -> bool:
+    """Whether the file's rows, which have the columns of `ORDER`, are of one queue and epoch, and
+    their positions grow. Only these columns are read."""
+    columns = pyarrow.parquet.read_table(path, columns=[*ORDER])
+    if any(columns[name].null_count or len(columns[name].unique()) > 1 for name in QUEUE_COLUMNS):
+        return False
+    positions: Any = columns[POSITION]
+    if positions.null_count:
+        return False
+    grows = pyarrow.compute.greater(positions[1:], positions[:-1])
+    # None: it has one row.
+    return pyarrow.compute.all(grows).as_py() is not False
 
 
 def _unit(root: Path, files: Iterable[Path]) -> ReplayUnit:
@@ -202,14 +222,15 @@ def _publish(spark: SparkSession, job: ReplayJob, producer: str, unit: ReplayUni
     frame = spark.read.parquet(*(file.as_uri() for file in unit.files))
     if job.where:
         frame = frame.where(job.where)
+    if not set(ORDER) <= set(frame.columns):
+        frame = frame.coalesce(1)
+    elif len(unit.files) > 1:
+        frame = frame.repartition(1).sortWithinPartitions(*ORDER)
+    elif not is_ordered(unit.files[0]):
+        frame = frame.sortWithinPartitions(*ORDER)
+    frame = frame.select(*(name for name in frame.columns if name in PUBLISHED))
     published = Observation()
     frame = frame.observe(published, sql.count(sql.lit(1)).alias("rows"))
-    if set(ORDER) <= set(frame.columns):
-        if len(unit.files) > 1:
-            frame = frame.repartition(1)
-        frame = frame.sortWithinPartitions(*ORDER)
-    else:
-        frame = frame.coalesce(1)
     (
         frame.write.format("ringmq")
         .options(**job.sink)
