@@ -174,3 +174,18 @@ def test_a_message_of_large_bodies_is_larger_by_what_the_kernel_takes_at_once(
         await asyncio.gather(running, return_exceptions=True)
 
     run(main())
+
+
+def test_a_message_that_has_left_wakes_no_turn_of_the_link() -> None:
+    """The transport says so of each one; only a link that was paused has something to do."""
+
+    async def main() -> None:
+        stream = Stream()
+        session = stream.session
+        session.resume_sending()
+        assert not session._pump_is_due
+        session.pause_sending()
+        session.resume_sending()
+        assert session._pump_is_due
+
+    run(main())

@@ -285,25 +285,28 @@ class _OutgoingSession(CallHandler):
         call = self._call
         if self._ended.done() or self._half_closed or call is None or call.has_ended:
             return
-        try:
-            self._send_waiting(call)
-        finally:
-            call.cork(False)
+        self._send_waiting(call)
         if self._closing and not self._paused:
             call.half_close()
             self._half_closed = True
 
     def _send_waiting(self, call: WireCall) -> None:
-        while not self._paused and (self.outbox or self._beat_due):
-            data = self._next_message(call)
-            if data is None:
-                break
-            self._sent_bytes += len(data)
-            self._wrote = True
-            if self.outbox:
-                # Else the other end is woken for each message, takes it alone, and syncs it alone.
-                call.cork(True)
-            call.send_now((data,))
+        corked = False
+        try:
+            while not self._paused and (self.outbox or self._beat_due):
+                data = self._next_message(call)
+                if data is None:
+                    break
+                self._sent_bytes += len(data)
+                self._wrote = True
+                if not corked and self.outbox:
+                    # Else the other end is woken for each message, takes and syncs it alone.
+                    call.cork(True)
+                    corked = True
+                call.send_now((data,))
+        finally:
+            if corked:
+                call.cork(False)
 
     def _next_message(self, call: WireCall) -> bytes | None:
         window_open = self._sent_bytes - self._credited_bytes < self._options.window_bytes
@@ -322,8 +325,10 @@ class _OutgoingSession(CallHandler):
         self._paused = True
 
     def resume_sending(self) -> None:
-        self._paused = False
-        self._pump_soon()
+        # Also called for a message that has left at once, which has paused nothing.
+        if self._paused:
+            self._paused = False
+            self._pump_soon()
 
     def received(self, messages: list[bytes]) -> None:
         if self._answer is not None:
