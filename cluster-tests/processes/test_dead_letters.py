@@ -36,8 +36,8 @@ async def with_masters(cluster: Cluster, **masters: str) -> None:
             await cluster.promote(queue, node)
 
 
-async def letters_in(client: ringmq.Client, queue: str) -> list[ringmq.Message]:
-    """All letters, once all have left their queues."""
+async def letters_have_left(client: ringmq.Client) -> None:
+    """Also those of consumers; each queue has what it keeps."""
 
     async def all_gone() -> bool:
         infos = [await client.queue(source) for source in KEEPS]
@@ -49,6 +49,10 @@ async def letters_in(client: ringmq.Client, queue: str) -> list[ringmq.Message]:
         )
 
     await until(all_gone, "letters have left", within_s=60.0)
+
+
+async def letters_in(client: ringmq.Client, queue: str) -> list[ringmq.Message]:
+    """All of them, taken out."""
     found: list[ringmq.Message] = []
     # What has just been enqueued is visible a trip later.
     while (await client.queue(queue)).messages_ready:
@@ -101,6 +105,7 @@ async def test_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
 
         # Also of what a consumer had whose settle was lost.
         await until(is_drained, "all are rejected", within_s=60.0)
+        await letters_have_left(client)
         letters = await letters_in(client, "dead")
         await cluster.start("b")
         for queue in ("dead", *KEEPS):
@@ -116,6 +121,45 @@ async def test_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
         [death] = letter.properties.deaths
         queue = letter.body.split()[0].decode()
         assert (death.reason, death.queue, death.count) == (REASONS[queue], queue, 1)
+
+
+@scenario(deadline_s=90, queue="")
+async def test_letters_that_have_left_outlive_every_node(cluster: Cluster) -> None:
+    """Rejected, expired, dropped and refused: when their queues have let go of them, only the
+    dead-letter queue has them. All nodes are killed then, and each letter is there again."""
+    await cluster.declare("dead")
+    await cluster.declare("work", rules=TO_DEAD)
+    count = 30
+    async with cluster.client(deadline_s=60) as client:
+        await client.topology.declare_exchange("letters", ringmq.ExchangeType.FANOUT, internal=True)
+        await client.topology.bind("letters", "dead")
+        for queue, rules in LEAVING.items():
+            await cluster.declare(queue, rules=rules)
+        await with_masters(cluster, work="a", dead="b", brief="a", short="b", full="c")
+        for queue in KEEPS:
+            async with client.publisher(queue) as publisher:
+                with suppress(ringmq.QueueFullError):
+                    await publisher.publish_batch(
+                        [b"%s %d" % (queue.encode(), n) for n in range(count)]
+                    )
+        async with client.consumer("work", prefetch=count) as consumer:
+            rejected = 0
+            while rejected < count:
+                batch = await consumer.next_batch(timeout_s=20.0)
+                assert batch is not None, rejected
+                await consumer.nack(batch, requeue=False, wait=True)
+                rejected += len(batch)
+        await letters_have_left(client)
+        cluster.kill(*cluster.nodes)
+        await cluster.start()
+        await cluster.wait_synchronised("dead")
+        letters = await letters_in(client, "dead")
+    expected = {b"work %d" % n for n in range(count)} | {b"brief %d" % n for n in range(count)}
+    expected |= {b"short %d" % n for n in range(count - 10)}
+    expected |= {b"full %d" % n for n in range(10, count)}
+    assert Counter(letter.body for letter in letters) == Counter(expected)
+    found = {(each.body.split()[0].decode(), each.properties.deaths[0].reason) for each in letters}
+    assert found == {*REASONS.items()}
 
 
 @scenario(deadline_s=60, queue="")

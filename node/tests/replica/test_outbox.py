@@ -13,7 +13,8 @@ from node.tests.queue.test_deadletters import LetterScene
 from waiting import until
 
 from ringmq.v1 import common_pb2 as common
-from ringmq_node.model.fields import Headers
+from ringmq_node.doors.grpc.fields import field_to_wire
+from ringmq_node.model.fields import Headers, fields_of
 from ringmq_node.model.foreign import NO_CODECS
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.rules import QueueRules
@@ -36,6 +37,8 @@ class PlayedPublisher:
         self.calls: list[tuple[str, str, int, list[bytes], frozenset[str]]] = []
         self.properties: list[common.Properties] = []
         self.priorities: list[int] = []
+        # What a queue keeps of a call's messages, and what a headers exchange goes by.
+        self.wishes: list[tuple[list[bytes], bool, Headers | None]] = []
         self.producers: set[bytes] = set()
         self.closed: list[bytes] = []
         self.answer: Callable[[str, int], bool] | None = None
@@ -57,6 +60,7 @@ class PlayedPublisher:
     ) -> bool:
         routing_key = ",".join(routing_keys)
         self.priorities.append(priority)
+        self.wishes.append((block.bodies(), transient, headers))
         self.calls.append((exchange, routing_key, first_sequence, block.bodies(), except_queues))
         self.properties += map(common.Properties.FromString, block.properties())
         self.producers.add(producer_id)
@@ -110,11 +114,13 @@ class OutboxScene(LetterScene):
             body=body,
         )
 
-    def publish_encoded(self, *properties: bytes, body: bytes = b"x") -> None:
+    def publish_encoded(
+        self, *properties: bytes, body: bytes = b"x", transient: bool = False
+    ) -> None:
         position = self.queue.state.next_position
         bodies = [body + b"%d" % (position + at) for at in range(len(properties))]
         block = Block.of(bodies, properties)
-        op = Publish(position, block, False)
+        op = Publish(position, block, transient)
         self.queue.properties.update(enumerate(properties, position))
         self.do(self.master.published(self.send(op), op, 1))
         self.all_safe()
@@ -201,6 +207,29 @@ def test_a_letter_keeps_all_keys_that_its_consumers_were_told() -> None:
         assert sorted([*each.routing_keys] for each in deaths) == [["a", "b", "c"], ["work"]]
         # They are said anew by who publishes the letter.
         assert not any(each.cc for each in scene.publisher.properties)
+
+    play(work)
+
+
+def test_a_letter_is_as_persistent_as_its_message_and_has_its_headers() -> None:
+    """Of one key, so they leave in one lane; what a batch has in common is said once."""
+    new, old = fields_of({"kind": "new"}), fields_of({"kind": "old"})
+
+    async def work(scene: OutboxScene) -> None:
+        for headers, transient in ((new, False), (new, True), (old, False), (old, False)):
+            wire = {name: field_to_wire(value) for name, value in headers.items()}
+            properties = common.Properties(exchange="x", routing_key="a", headers=wire)
+            scene.publish_encoded(properties.SerializeToString(), transient=transient)
+        reject_all(scene)
+        await scene.emptied()
+        assert scene.publisher.wishes == [
+            ([b"x0"], False, new),
+            ([b"x1"], True, new),
+            ([b"x2", b"x3"], False, old),
+        ]
+        # They stay with the message, too.
+        kinds = [each.headers["kind"].text for each in scene.publisher.properties]
+        assert kinds == ["new", "new", "old", "old"]
 
     play(work)
 

@@ -45,6 +45,24 @@ def test_of_a_repeat_only_what_is_not_stored_is_refused(tmp_path: Path) -> None:
     scenario(tmp_path, play)
 
 
+@pytest.mark.parametrize("transient", [False, True], ids=["persistent", "transient"])
+def test_a_refused_message_is_as_persistent_as_it_was_sent(tmp_path: Path, transient: bool) -> None:
+    """Its op is all that its letter is made of."""
+
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        scene.replica.serving().configure(FULL)
+        with pytest.raises(FullQueueRefusal):
+            scene.publish(1, b"1", b"2", b"3", transient=transient)
+        found = [op for op in scene.ring.sent() if type(op) is Publish]
+        assert [(op.born_doomed, op.transient) for op in found] == [
+            (False, transient),
+            (True, transient),
+        ]
+
+    scenario(tmp_path, play)
+
+
 def test_a_message_behind_a_refused_one_does_not_overtake_it(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         await scene.become_master()
