@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import pytest
 from nemesis import Cluster, scenario, until
-from nemesis.wire import RawStream
+from nemesis.wire import RawStream, Refusal, call
 
 import ringmq
 from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import reader_pb2 as reader
 
 
 async def names(client: ringmq.Client) -> set[str]:
@@ -94,6 +95,25 @@ async def check_locks(other: ringmq.Client, *, mine: str) -> None:
         await other.check_queue("none")
 
 
+async def check_readers(cluster: Cluster, client: ringmq.Client, *, mine: str) -> None:
+    """Its messages can't be read by their positions either, through whichever node, while its own
+    client can, also where the call is relayed."""
+    browse = reader.BrowseRequest(queue=mine, first=0, end=1, source=reader.BROWSE_SOURCE_ANY)
+    for address in cluster.addresses.values():
+        for method, request in (
+            ("QueueStat", reader.QueueStatRequest(queue=mine)),
+            ("Browse", browse),
+            ("AckUpTo", reader.AckUpToRequest(queue=mine, end=1)),
+        ):
+            with pytest.raises(Refusal) as refused:
+                await call(address, f"Reader/{method}", request)
+            assert refused.value.reason == "QUEUE_LOCKED"
+    assert (await client.reader(mine).stat()).messages == 1
+    for source in ringmq.BrowseSource:
+        found = [each async for each in client.reader(mine).browse(0, 1, source=source)]
+        assert [message.body for batch in found for message in batch.messages] == [b"answer"]
+
+
 # Not less: the consumer of a queue whose master dies has `orphan_s` to come back, on any machine.
 @scenario(deadline_s=90, queue="", orphan_s=4.0, lease_s=2.0)
 async def test_queues_go_with_what_they_live_by(cluster: Cluster) -> None:
@@ -116,6 +136,7 @@ async def test_queues_go_with_what_they_live_by(cluster: Cluster) -> None:
             if await cluster.master_of(mine) != "a":
                 await cluster.promote(mine, "a")
             await check_locks(other, mine=mine)
+            await check_readers(cluster, client, mine=mine)
             await last_consumer.send(broker.ConsumeRequest(open=broker.ConsumeOpen(queue="lost")))
             assert (await last_consumer.receive()).HasField("opened")
             async with (

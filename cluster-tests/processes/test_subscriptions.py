@@ -14,7 +14,8 @@ from waiting import until
 
 import ringmq
 from ringmq_base.ranges import Range
-from ringmq_node.broker.broker import Broker, Caller
+from ringmq_node.broker.broker import Broker
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.consuming.channel import ConsumeChannel
 from ringmq_node.broker.consuming.subscription import QueueSubscription
 from ringmq_node.config import NodeConfig

@@ -20,7 +20,8 @@ from waiting import until
 
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.broker.arguments import QueueArguments
-from ringmq_node.broker.broker import Broker, Caller
+from ringmq_node.broker.broker import Broker
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.peers import DeleteConditions
 from ringmq_node.broker.routing.batch import RoutedBatch
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned

@@ -14,7 +14,8 @@ from node.tests.nodes import lone_node, replica_of
 
 from ringmq_base.ranges import Range
 from ringmq_node.broker.arguments import QueueArguments
-from ringmq_node.broker.broker import Broker, Caller
+from ringmq_node.broker.broker import Broker
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.peers import Acceptance, DeleteConditions
 from ringmq_node.model.info import NodeCondition, QueueCondition
 from ringmq_node.model.reasons import BrokerError, Reason

@@ -27,6 +27,7 @@ from ringmq import (
     UnavailableError,
 )
 from ringmq_node.broker import browsing
+from ringmq_node.broker.caller import Caller
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.node import Node
 from ringmq_node.replica import positions
@@ -208,7 +209,7 @@ def test_a_purge_in_the_middle_of_a_browse_is_told(
 
     async def work(client: Client, reader: Reader, node: Node) -> None:
         await publish(client, *[b"x"] * 10)
-        pieces = node.broker.browsing.browse("q", None, 0, 10)
+        pieces = node.broker.browsing.browse("q", Caller(), None, 0, 10)
         assert (await anext(pieces)).end == 2
         await client.purge_queue("q")
         with pytest.raises(BrokerError) as gone:
@@ -323,13 +324,47 @@ def test_the_second_ingest_is_told_who_has_the_lease(tmp_path: Path) -> None:
     with_reader(tmp_path, work)
 
 
+def test_an_exclusive_queue_is_read_by_its_connection_alone(tmp_path: Path) -> None:
+    async def work(client: Client, reader: Reader, node: Node) -> None:
+        mine = (await client.declare_queue(exclusive=True)).queue
+        async with client.publisher(mine) as publisher:
+            await publisher.publish(b"answer")
+        own = client.reader(mine)
+        lease = await own.acquire_lease("l", instance=b"i")
+        async with ringmq.connect(node.address) as stranger:
+            foreign = stranger.reader(mine)
+            for use in (
+                foreign.stat(),
+                foreign.range_end(0),
+                all_of(foreign.browse(0, 1)),
+                all_of(foreign.browse(0, 1, source=ringmq.BrowseSource.ANY)),
+                foreign.ack_up_to(1),
+                foreign.acquire_lease("l", instance=b"i"),
+            ):
+                with pytest.raises(ringmq.QueueLockedError, match="exclusive to another"):
+                    await use
+        # The broker itself refuses, whatever its door has asked before.
+        for left in (
+            node.broker.browsing.stat(mine, Caller()),
+            anext(node.broker.browsing.browse(mine, Caller(), None, 0, 1)),
+        ):
+            with pytest.raises(BrokerError) as locked:
+                await left
+            assert locked.value.reason is Reason.QUEUE_LOCKED
+        assert bodies_of(await all_of(own.browse(0, 1))) == {0: b"answer"}
+        assert (await own.ack_up_to(1, lease=lease)).messages == 1
+        await lease.release()
+
+    with_reader(tmp_path, work)
+
+
 def test_only_so_many_browses_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browsing, "BROWSES_MAX", 1)
     monkeypatch.setattr(positions, "PIECE_MESSAGES_MAX", 1)
 
     async def work(client: Client, reader: Reader, node: Node) -> None:
         await publish(client, *[b"x"] * 3)
-        pieces = node.broker.browsing.browse("q", None, 0, 3)
+        pieces = node.broker.browsing.browse("q", Caller(), None, 0, 3)
         await anext(pieces)
         with pytest.raises(UnavailableError, match="browses under way"):
             await all_of(reader.browse(0, 3, deadline_s=0.2))

@@ -15,7 +15,8 @@ import ringmq
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import CommitUnknownError, Put
 from ringmq_node.broker.arguments import QueueArguments
-from ringmq_node.broker.broker import Broker, Caller, Declared
+from ringmq_node.broker.broker import Broker, Declared
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.declaring import BATCH_MAX
 from ringmq_node.broker.locating import Locator
 from ringmq_node.broker.peers import QueuesAt

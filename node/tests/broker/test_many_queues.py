@@ -16,7 +16,7 @@ from ringmq_gm import View
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.registry.base import Snapshot
 from ringmq_node.broker.arguments import QueueArguments
-from ringmq_node.broker.broker import Caller
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.placement import Fleet
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.node import Node

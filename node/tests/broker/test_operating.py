@@ -14,7 +14,7 @@ from waiting import until
 import ringmq
 from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, QueueRules, SyncMode
 from ringmq_gm.registry.base import KEY_BYTES_MAX, Delete, Put
-from ringmq_node.broker.broker import Caller
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.cluster_settings import POLICIES, enrol, node_key, policy_key
 from ringmq_node.broker.operating import OPERATIONS
 from ringmq_node.model.names import VHOST_NAME_BYTES_MAX

@@ -13,7 +13,8 @@ from node.tests.nodes import lone_node
 
 from ringmq_gm import MemberId
 from ringmq_node.broker.arguments import QueueArguments
-from ringmq_node.broker.broker import Broker, Caller
+from ringmq_node.broker.broker import Broker
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.connections import Connections
 from ringmq_node.broker.orphans import Fate, Missed
 from ringmq_node.broker.ownership import generated_name

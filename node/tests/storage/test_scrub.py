@@ -15,7 +15,7 @@ from waiting import until
 
 from ringmq_base.ranges import Range
 from ringmq_node.broker.arguments import QueueArguments
-from ringmq_node.broker.broker import Caller
+from ringmq_node.broker.caller import Caller
 from ringmq_node.model.reasons import Reason
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from ringmq_node.broker.arguments import QueueArguments, check_arguments
 from ringmq_node.broker.browsing import Browsing
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.catalogue import QueueCatalogue, by_registry
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.consuming.channel import ConsumeChannel
@@ -33,7 +34,7 @@ from ringmq_node.broker.listing import Listing, Page
 from ringmq_node.broker.locating import Location, Locator
 from ringmq_node.broker.operating import Operating
 from ringmq_node.broker.orphans import Orphans
-from ringmq_node.broker.ownership import check_usable, named
+from ringmq_node.broker.ownership import named
 from ringmq_node.broker.peers import (
     NOT_ACCEPTED,
     Acceptance,
@@ -55,12 +56,7 @@ from ringmq_node.model.connections import SECRET_BYTES, owner_of
 from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo, VerifyInfo
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import QueueMode, check_queue_name
-from ringmq_node.model.settings import (
-    CALL_DEADLINE_S,
-    GET_BYTES_MAX,
-    GET_MESSAGES_MAX,
-    BrokerSettings,
-)
+from ringmq_node.model.settings import GET_BYTES_MAX, GET_MESSAGES_MAX, BrokerSettings
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.replica.description import queue_info, replica_info
 from ringmq_node.replica.mastership import Mastership
@@ -78,17 +74,6 @@ MOVE_DEADLINE_S = 15.0
 MASTER_PAUSE_S = 0.02
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The origin of a call, as far as the broker has to know it."""
-
-    deadline_s: float = CALL_DEADLINE_S
-    # Another node has sent the call here, because this node was the master.
-    forwarded: bool = False
-    # The id of the client's connection, or empty. Of no meaning in a call that is forwarded.
-    connection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,9 +456,7 @@ class Broker:
 
     def _check_usable(self, queue: str, caller: Caller) -> None:
         """Raises `BrokerError` if the queue, which is known, is another connection's."""
-        record = self._catalogue.dependent.get(queue)
-        if record is not None and not caller.forwarded:
-            check_usable(record, caller.connection)
+        caller.check_may_use(self._catalogue.dependent.get(queue))
 
     async def _at_master(
         self,

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from enum import Enum
 
 from ringmq_gm import MemberId
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.gate import NodeGate
@@ -75,9 +76,15 @@ class Browsing:
         self._browses = 0
 
     async def route(
-        self, queue: str, *, forwarded: bool, source: BrowseSource = BrowseSource.MASTER
+        self, queue: str, caller: Caller, *, source: BrowseSource = BrowseSource.MASTER
     ) -> str:
         """The address to which the call is to be relayed; empty: it is served here."""
+        address = await self._route(queue, source, forwarded=caller.forwarded)
+        # Here, as the node to which it is relayed doesn't know the caller.
+        self._check_usable(queue, caller)
+        return address
+
+    async def _route(self, queue: str, source: BrowseSource, *, forwarded: bool) -> str:
         self._gate.check()
         if source is BrowseSource.MASTER:
             return await self._locator.route(queue, forwarded=forwarded)
@@ -110,15 +117,15 @@ class Browsing:
 
     # --- reading ---
 
-    async def stat(self, queue: str, deadline_s: float) -> PositionStat:
+    async def stat(self, queue: str, caller: Caller) -> PositionStat:
         """On the master's node only, as everything here but `browse` (see `route`)."""
-        async with asyncio.timeout(deadline_s):
-            return (await self._at_master(queue)).stat()
+        async with asyncio.timeout(caller.deadline_s):
+            return (await self._at_master(queue, caller)).stat()
 
     async def range_end(
         self,
         queue: str,
-        deadline_s: float,
+        caller: Caller,
         numbering: Numbering | None,
         first: int,
         *,
@@ -127,16 +134,22 @@ class Browsing:
     ) -> CountedRange:
         """Where a range from `first` ends; a limit of 0 is none."""
         _check_position(first, "first")
-        async with asyncio.timeout(deadline_s):
-            positions = await self._at_master(queue)
+        async with asyncio.timeout(caller.deadline_s):
+            positions = await self._at_master(queue, caller)
             return await positions.range_end(
                 numbering, first, messages_max=messages_max, bytes_max=bytes_max
             )
 
     async def browse(
-        self, queue: str, numbering: Numbering | None, first: int, end: int | None
+        self,
+        queue: str,
+        caller: Caller,
+        numbering: Numbering | None,
+        first: int,
+        end: int | None,
     ) -> AsyncIterator[BrowsedPiece]:
         """The messages of `first` to before `end`, or as far as they are known to be safe here."""
+        self._check_usable(queue, caller)
         _check_position(first, "first")
         if end is not None:
             _check_position(end, "end")
@@ -189,7 +202,7 @@ class Browsing:
     async def acknowledge_below(
         self,
         queue: str,
-        deadline_s: float,
+        caller: Caller,
         numbering: Numbering | None,
         end: int,
         *,
@@ -198,8 +211,8 @@ class Browsing:
     ) -> AcknowledgedBelow:
         """Removes the ready messages before `end`; returns when that is safe."""
         _check_position(end, "end")
-        async with asyncio.timeout(deadline_s):
-            positions = await self._at_master(queue)
+        async with asyncio.timeout(caller.deadline_s):
+            positions = await self._at_master(queue, caller)
             return await positions.acknowledge_below(
                 numbering, end, lease=lease, token=token, now_ms=self.now_ms()
             )
@@ -207,7 +220,7 @@ class Browsing:
     async def acquire_lease(
         self,
         queue: str,
-        deadline_s: float,
+        caller: Caller,
         numbering: Numbering | None,
         *,
         lease: str,
@@ -223,34 +236,39 @@ class Browsing:
                 f"an instance has 1 to {INSTANCE_BYTES_MAX} bytes, not {len(instance)}",
                 field="instance",
             )
-        async with asyncio.timeout(deadline_s):
-            positions = await self._at_master(queue)
+        async with asyncio.timeout(caller.deadline_s):
+            positions = await self._at_master(queue, caller)
             op = ChangeLease(
                 LeaseAction.ACQUIRE, lease, self.now_ms(), holder, instance, ttl_ms=ttl_ms
             )
             return await positions.change_lease(op, numbering)
 
     async def renew_lease(
-        self, queue: str, deadline_s: float, *, lease: str, token: int, ttl_ms: int
+        self, queue: str, caller: Caller, *, lease: str, token: int, ttl_ms: int
     ) -> QueueLease:
         _check_text(lease, "lease")
         _check_ttl(ttl_ms)
-        async with asyncio.timeout(deadline_s):
-            positions = await self._at_master(queue)
+        async with asyncio.timeout(caller.deadline_s):
+            positions = await self._at_master(queue, caller)
             op = ChangeLease(LeaseAction.RENEW, lease, self.now_ms(), token=token, ttl_ms=ttl_ms)
             return await positions.change_lease(op)
 
-    async def release_lease(self, queue: str, deadline_s: float, *, lease: str, token: int) -> None:
+    async def release_lease(self, queue: str, caller: Caller, *, lease: str, token: int) -> None:
         """Does nothing if somebody else has it."""
         _check_text(lease, "lease")
-        async with asyncio.timeout(deadline_s):
-            positions = await self._at_master(queue)
+        async with asyncio.timeout(caller.deadline_s):
+            positions = await self._at_master(queue, caller)
             op = ChangeLease(LeaseAction.RELEASE, lease, self.now_ms(), token=token)
             await positions.release_lease(op)
 
-    async def _at_master(self, queue: str) -> Positions:
+    async def _at_master(self, queue: str, caller: Caller) -> Positions:
         await self._locator.serving(queue)
+        self._check_usable(queue, caller)
         return Positions(self._locator.replica_of(queue))
+
+    def _check_usable(self, queue: str, caller: Caller) -> None:
+        """Raises `BrokerError` if the queue, which is known, is another connection's."""
+        caller.check_may_use(self._catalogue.dependent.get(queue))
 
 
 def _check_position(position: int, field: str) -> None:

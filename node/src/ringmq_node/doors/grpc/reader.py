@@ -77,8 +77,7 @@ class ReaderService:
         source: BrowseSource = BrowseSource.MASTER,
     ) -> bool:
         """Relays the call, to its end; False if it is served here."""
-        forwarded = caller_of(context).forwarded
-        address = await self._browsing.route(queue, forwarded=forwarded, source=source)
+        address = await self._browsing.route(queue, caller_of(context), source=source)
         if address:
             await relay_stream(self._channels, address, f"/{READER}/{method}", data, context)
         return bool(address)
@@ -90,7 +89,7 @@ class ReaderService:
         queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "QueueStat", data, context):
             return
-        stat = await self._browsing.stat(queue, caller_of(context).deadline_s)
+        stat = await self._browsing.stat(queue, caller_of(context))
         answer = wire.QueueStatResponse(
             numbering=_numbering_to_wire(stat.numbering),
             first=stat.first,
@@ -116,7 +115,7 @@ class ReaderService:
             return
         counted = await self._browsing.range_end(
             queue,
-            caller_of(context).deadline_s,
+            caller_of(context),
             _numbering_of(request),
             request.first,
             messages_max=request.messages_max,
@@ -142,6 +141,7 @@ class ReaderService:
         body_bytes_max = request.body_bytes_max if request.HasField("body_bytes_max") else None
         pieces = self._browsing.browse(
             queue,
+            caller_of(context),
             _numbering_of(request),
             request.first,
             request.end if request.HasField("end") else None,
@@ -170,7 +170,7 @@ class ReaderService:
             return
         done = await self._browsing.acknowledge_below(
             queue,
-            caller_of(context).deadline_s,
+            caller_of(context),
             _numbering_of(request),
             request.end,
             lease=request.lease,
@@ -186,7 +186,7 @@ class ReaderService:
             return
         lease = await self._browsing.acquire_lease(
             queue,
-            caller_of(context).deadline_s,
+            caller_of(context),
             _numbering_of(request),
             lease=request.lease,
             holder=request.holder,
@@ -203,7 +203,7 @@ class ReaderService:
             return
         lease = await self._browsing.renew_lease(
             queue,
-            caller_of(context).deadline_s,
+            caller_of(context),
             lease=request.lease,
             token=request.token,
             ttl_ms=request.ttl_ms,
@@ -217,7 +217,7 @@ class ReaderService:
         if await self._relayed(queue, "ReleaseLease", data, context):
             return
         await self._browsing.release_lease(
-            queue, caller_of(context).deadline_s, lease=request.lease, token=request.token
+            queue, caller_of(context), lease=request.lease, token=request.token
         )
         await context.write(wire.ReleaseLeaseResponse().SerializeToString())
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from ringmq_node.broker.broker import Caller
+from ringmq_node.broker.caller import Caller
 from ringmq_node.doors.grpc.status import CODES, status_details, told
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import CALL_DEADLINE_S
