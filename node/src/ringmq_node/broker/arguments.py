@@ -39,6 +39,8 @@ class QueueArguments:
     opaque: tuple[tuple[str, FieldValue], ...] = ()
     exact: bool = False
     names_replicas: bool = False
+    # The declaration comes from definitions: see `broker.ownership.named`.
+    restores: bool = False
 
 
 # Of the opaque arguments those that tell queues apart in RabbitMQ, and what leaving one out means.

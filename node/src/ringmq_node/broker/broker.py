@@ -199,7 +199,8 @@ class Broker:
     ) -> Declared:
         """Creates the queue, or finds that it exists with these arguments. An empty name: the queue
         is given one, the same for the same `name_token`."""
-        queue = named(queue, name_token or secrets.token_bytes(SECRET_BYTES))
+        token = name_token or secrets.token_bytes(SECRET_BYTES)
+        queue = named(queue, token, restores=arguments.restores)
         check_arguments(arguments)
         self._gate.check()
         owner = owner_of(caller.connection).encode() if caller.connection else ""

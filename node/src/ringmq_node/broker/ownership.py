@@ -48,14 +48,20 @@ def check_not_reserved(name: str) -> None:
         )
 
 
-def named(queue: str, token: bytes) -> str:
+def named(queue: str, token: bytes, *, restores: bool = False) -> str:
     """The internal name under which `queue`, an internal name too, is declared. Raises
-    `BrokerError` for one that a client can't declare."""
+    `BrokerError` for one that a client can't declare.
+
+    `restores`: the declaration comes from definitions. They may name a queue whose name a cluster
+    has given, so that a copy of the queue has that name too, and its bindings find it.
+    """
     vhost, name = split_name(queue)
     if not name:
         return join_name(vhost, generated_name(token))
     check_queue_name(queue)
-    check_not_reserved(name)
+    # Not every reserved name: "amq.rabbitmq.reply-to" is an address, and no queue may stand there.
+    if not (restores and name.startswith(GENERATED_PREFIX)):
+        check_not_reserved(name)
     return queue
 
 

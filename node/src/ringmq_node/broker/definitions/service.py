@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -143,7 +143,7 @@ class DefinitionsService:
 
         async def queue(item: tuple[str, QueueArguments]) -> bool:
             await topology.check_vhost(vhost_of(item[0]))
-            return await declare(*item)
+            return await declare(item[0], replace(item[1], restores=True))
 
         async def binding(wish: BindingWish) -> bool:
             vhost, source = split_name(wish.source)

@@ -1,0 +1,47 @@
+"""Definitions through a node: what it exports it takes again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from node.tests.broker.test_deleting import with_node
+
+import ringmq
+from ringmq_node.node import Node
+
+
+def test_a_queue_whose_name_the_cluster_gave_comes_back_with_its_bindings(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        given = (await client.declare_queue()).queue
+        await client.topology.bind("amq.topic", given, "a.#")
+        exported = await client.topology.export_definitions()
+        await client.delete_queue(given)
+        done = await client.topology.import_definitions(exported)
+        assert (done.created, done.unmapped, done.failed) == (2, (), ())
+        assert given in [each.queue for each in await client.queues()]
+        bound = await client.topology.bindings()
+        assert [(each.source, each.destination) for each in bound] == [("amq.topic", given)]
+        # A client still can't choose such a name.
+        await client.delete_queue(given)
+        with pytest.raises(ringmq.AccessDeniedError):
+            await client.declare_queue(given)
+
+    with_node(tmp_path, work)
+
+
+def test_reserved_names_that_no_cluster_gives_are_refused_in_definitions_too(
+    tmp_path: Path,
+) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        names = ["amq.rabbitmq.reply-to", "amq.mine", "amq.gen-JzTY20BRgKO-HjmUJj0wLg"]
+        document = {"queues": [{"name": name, "durable": True} for name in names]}
+        done = await client.topology.import_definitions(json.dumps(document).encode())
+        assert done.created == 1
+        assert [line.partition(":")[0] for line in sorted(done.failed)] == [
+            "queue amq.mine",
+            "queue amq.rabbitmq.reply-to",
+        ]
+
+    with_node(tmp_path, work)
