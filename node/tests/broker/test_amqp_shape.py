@@ -185,7 +185,7 @@ async def declare(broker: Broker, *queues: str, rules: QueueRules | None = None)
 
 
 async def bind(broker: Broker, source: str, queue: str, key: str = "") -> None:
-    await broker.topology.bind(BindingAsked("", source, queue, routing_key=key), 5.0)
+    await broker.topology.bind(BindingAsked("", source, queue, routing_key=key), CALLER)
 
 
 async def exchange(

@@ -375,7 +375,9 @@ class DeleteQueueRequest(google.protobuf.message.Message):
     if_empty: builtins.bool
     if_unused: builtins.bool
     force: builtins.bool
-    """Deletes the queue without its master, which may be gone for good. Nothing is checked."""
+    """Deletes the queue without its master, which may be gone for good. Nothing is checked,
+    but that the queue isn't exclusive to another connection.
+    """
     vhost: builtins.str
     """Empty: "/"."""
     def __init__(

@@ -309,11 +309,13 @@ class Broker:
         )
 
     async def delete_by_force(self, queue: str, caller: Caller) -> None:
-        """Deletes the queue from any node, with or without a master; checks nothing."""
+        """Deletes the queue from any node, with or without a master; it isn't asked for anything
+        but not to be another connection's."""
         check_queue_name(queue)
         self._gate.check()
         async with asyncio.timeout(caller.deadline_s):
             await self._catalogue.ensure_known(queue)
+            self._check_usable(queue, caller)
             await self._deleting.delete(queue)
         logger.warning("queue %s: deleted without asking its master", queue)
 

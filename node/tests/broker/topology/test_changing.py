@@ -14,6 +14,7 @@ from loops import run
 from ringmq_gm import MemberId
 from ringmq_gm.registry.base import Delete, Put, Registry
 from ringmq_gm.registry.url import open_registry
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.catalogue import QueueCatalogue, Touched
 from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.deleting import Deleting
@@ -80,12 +81,12 @@ class TopologyNode:
     async def bind(self, source: str, to: str, key: str = "", **more: Any) -> bool:
         vhost = more.pop("vhost", "")
         return await self.service.bind(
-            BindingAsked(vhost, source, to, routing_key=key, **more), DEADLINE_S
+            BindingAsked(vhost, source, to, routing_key=key, **more), Caller(DEADLINE_S)
         )
 
     async def unbind(self, source: str, to: str, key: str = "", **more: Any) -> bool:
         return await self.service.unbind(
-            BindingAsked("", source, to, routing_key=key, **more), DEADLINE_S
+            BindingAsked("", source, to, routing_key=key, **more), Caller(DEADLINE_S)
         )
 
     async def queue(self, name: str, vhost: str = "") -> None:

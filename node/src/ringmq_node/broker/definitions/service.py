@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import TypeVar
 
 from ringmq_node.broker.arguments import QueueArguments
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.definitions.document import (
     Definitions,
@@ -107,9 +108,7 @@ class DefinitionsService:
 
     # --- import ---
 
-    async def import_json(
-        self, document: bytes, deadline_s: float, declare: DeclareQueue
-    ) -> Imported:
+    async def import_json(self, document: bytes, caller: Caller, declare: DeclareQueue) -> Imported:
         """Raises `BrokerError` if the document can't be read; nothing is declared then."""
         if len(document) > DOCUMENT_BYTES_MAX:
             raise bad_request(
@@ -124,7 +123,7 @@ class DefinitionsService:
         self._topology.vhosts()
         outcomes = _Outcomes()
         topology = self._topology
-        until = asyncio.get_running_loop().time() + deadline_s
+        until = asyncio.get_running_loop().time() + caller.deadline_s
 
         def left_s() -> float:
             return max(0.001, until - asyncio.get_running_loop().time())
@@ -151,7 +150,7 @@ class DefinitionsService:
             asked = BindingAsked(
                 vhost, source, destination, wish.to_exchange, wish.routing_key, wish.arguments
             )
-            return await topology.bind(asked, left_s())
+            return await topology.bind(asked, replace(caller, deadline_s=left_s()))
 
         vhosts = [vhost for vhost in definitions.vhosts if vhost != DEFAULT_VHOST]
         await outcomes.gather(

@@ -29,6 +29,7 @@ from ringmq_gm.registry.base import (
     Registry,
     RegistryUnavailableError,
 )
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.topology.arguments import (
     BindingWish,
@@ -179,20 +180,20 @@ class TopologyChanges:
 
     # --- bindings ---
 
-    async def bind(self, wish: BindingWish) -> bool:
+    async def bind(self, wish: BindingWish, caller: Caller) -> bool:
         """Returns whether the binding is new."""
         await self._ensure_ends(wish)
         check_binding(self._topology.exchange(wish.source), wish.routing_key, wish.arguments or {})
         _check_room("bindings", self._topology.counts()[2], BINDINGS_MAX)
         for _ in range(COMMIT_TRIES):
             try:
-                return await self._bind(wish)
+                return await self._bind(wish, caller)
             except _AgainError:
                 continue
         raise registry_away()
 
-    async def _bind(self, wish: BindingWish) -> bool:
-        binding = self._binding_of(wish)
+    async def _bind(self, wish: BindingWish, caller: Caller) -> bool:
+        binding = self._binding_of(wish, caller)
         source_key, end_key = exchange_key(wish.source), _destination_key(wish)
         is_new = False
 
@@ -223,10 +224,10 @@ class TopologyChanges:
             raise
         return is_new
 
-    async def unbind(self, wish: BindingWish) -> bool:
+    async def unbind(self, wish: BindingWish, caller: Caller) -> bool:
         """Returns whether there was such a binding. Both ends have to be there."""
         await self._ensure_ends(wish)
-        binding = self._binding_of(wish)
+        binding = self._binding_of(wish, caller)
         existed = False
 
         def decide(found: Found) -> Sequence[Operation]:
@@ -252,11 +253,16 @@ class TopologyChanges:
             await self._catalogue.ensure_known(wish.destination)
             self._catalogue.record_of(wish.destination)
 
-    def _binding_of(self, wish: BindingWish) -> BindingRecord:
+    def _binding_of(self, wish: BindingWish, caller: Caller) -> BindingRecord:
+        """Raises `BrokerError` if the queue is another connection's than the caller's."""
         if wish.to_exchange:
             destination_id = self._topology.exchange(wish.destination).id
         else:
-            destination_id = self._catalogue.record_of(wish.destination).id
+            queue = self._catalogue.record_of(wish.destination)
+            # The record that is judged is the one that is bound: a commit with its id fails if the
+            # queue was deleted since, and its namesake may be another connection's.
+            caller.check_may_use(queue)
+            destination_id = queue.id
         return BindingRecord(
             wish.source,
             self._topology.exchange(wish.source).id,

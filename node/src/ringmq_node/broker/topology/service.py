@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ringmq_gm.registry.base import Registry, RegistryUnavailableError
+from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.deleting import Deleting
@@ -146,17 +147,17 @@ class TopologyService:
 
     # --- bindings ---
 
-    async def bind(self, asked: BindingAsked, deadline_s: float) -> bool:
+    async def bind(self, asked: BindingAsked, caller: Caller) -> bool:
         """Returns whether the binding is new."""
         await self._begin(asked.vhost)
         _check_ends(asked)
-        return await _in_time(self._changes.bind(asked.wish()), deadline_s)
+        return await _in_time(self._changes.bind(asked.wish(), caller), caller.deadline_s)
 
-    async def unbind(self, asked: BindingAsked, deadline_s: float) -> bool:
+    async def unbind(self, asked: BindingAsked, caller: Caller) -> bool:
         """Returns whether there was such a binding."""
         await self._begin(asked.vhost)
         _check_ends(asked)
-        return await _in_time(self._changes.unbind(asked.wish()), deadline_s)
+        return await _in_time(self._changes.unbind(asked.wish(), caller), caller.deadline_s)
 
     async def bindings(
         self, vhost: str, *, source: str = "", destination: str = ""

@@ -137,9 +137,7 @@ class AdminService:
         async def declare(queue: str, arguments: QueueArguments) -> bool:
             return (await self._broker.declare(queue, arguments, caller)).created
 
-        imported = await self._broker.definitions.import_json(
-            request.definitions, caller.deadline_s, declare
-        )
+        imported = await self._broker.definitions.import_json(request.definitions, caller, declare)
         return topology.ImportDefinitionsResponse(
             created=imported.created,
             existing=imported.existing,

@@ -89,12 +89,12 @@ class TopologyDoor:
 
     async def _bind(self, data: bytes, context: Context) -> bytes:
         asked = _binding_from_wire(parse_request(wire.BindRequest, data).binding)
-        created = await self._topology.bind(asked, caller_of(context).deadline_s)
+        created = await self._topology.bind(asked, caller_of(context))
         return wire.BindResponse(created=created).SerializeToString()
 
     async def _unbind(self, data: bytes, context: Context) -> bytes:
         asked = _binding_from_wire(parse_request(wire.UnbindRequest, data).binding)
-        removed = await self._topology.unbind(asked, caller_of(context).deadline_s)
+        removed = await self._topology.unbind(asked, caller_of(context))
         return wire.UnbindResponse(removed=removed).SerializeToString()
 
     async def _list_bindings(self, data: bytes, context: Context) -> bytes:
