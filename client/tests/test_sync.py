@@ -21,6 +21,7 @@ SCRIPT = """
         with client.publisher("q") as publisher:
             publisher.publish(b"one")
             publisher.publish_batch(b"%d" % n for n in range(1000))
+            assert publisher.submit_batch([b"b"] * 500).result(10) is None
             futures = [publisher.submit(b"s") for _ in range(10)]
             publisher.flush()
             assert all(future.done() and future.exception() is None for future in futures)
@@ -48,7 +49,7 @@ SCRIPT = """
             for batch in consumer:
                 count += len(batch)
                 assert consumer.ack(batch, wait=True)
-                if count == 1014:
+                if count == 1514:
                     break
             assert consumer.next_batch(0.01) is None
         assert client.queue("q").messages_ready == 0
@@ -84,5 +85,5 @@ def test_a_script_publishes_and_consumes(prelude: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "consumed 1014"
+    assert done.stdout.splitlines()[-1] == "consumed 1514"
     assert "Traceback" not in done.stderr

@@ -22,6 +22,7 @@ from typing import Unpack
 
 from ringmq.calls.loop_thread import await_on_loop as _await
 from ringmq.calls.loop_thread import run_on_loop as _run
+from ringmq.calls.loop_thread import start_on_loop as _start
 from ringmq.client import WINDOW_BYTES, Client
 from ringmq.connecting import DEADLINE_S, RECEIVE_BYTES_MAX, connect
 from ringmq.consuming.consumer import Consumer, ConsumerOptions
@@ -314,6 +315,22 @@ class SyncPublisher:
         # The caller's iterable runs in the caller's thread.
         listed = list(bodies)
         _run(self._publisher.publish_batch(listed, properties, deadline_s=deadline_s, **options))
+
+    def submit_batch(
+        self,
+        bodies: Iterable[bytes],
+        properties: Properties | Sequence[Properties] | None = None,
+        *,
+        deadline_s: float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> concurrent.futures.Future[None]:
+        """`publish_batch` without the wait: the window stays full from one call to the next. The
+        future is done when all are confirmed. It waits for no room: the caller bounds how many
+        bodies wait."""
+        listed = list(bodies)
+        return _start(
+            self._publisher.publish_batch(listed, properties, deadline_s=deadline_s, **options)
+        )
 
     def submit(
         self,

@@ -15,7 +15,9 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -33,7 +35,7 @@ from ringmq.sync import SyncPublisher
 from ringmq_pipeline.connecting import client_of
 from ringmq_pipeline.sink_options import TEXTS, SinkOptions
 
-# Published by one call: the window is full meanwhile, and runs empty at its end.
+# Handed over by one call.
 CALL_ROWS = 20_000
 # With a limit of the rate: how often it is looked at.
 RATE_STEP_S = 0.1
@@ -98,14 +100,50 @@ def publish(
         window_messages=options.window_messages,
         window_bytes=options.window_bytes,
     ) as publisher:
+        unconfirmed = Unconfirmed(options.window_messages, options.window_bytes)
         for batch in batches:
             for first in range(0, batch.num_rows, pace.rows):
                 rows = batch.slice(first, pace.rows)
                 pace.wait(rows.num_rows)
-                _publish_rows(options, publisher, rows)
+                _publish_rows(options, publisher, rows, unconfirmed)
                 done.messages += rows.num_rows
                 done.bytes += rows.column("body").nbytes
+        unconfirmed.wait_all()
     return done
+
+
+class Unconfirmed:
+    """The calls of a publisher that aren't confirmed, oldest first.
+
+    Were each one waited for, the window would run empty at its end, and the nodes wait for the next
+    one while its rows are made into messages. So a window is left unconfirmed: one window and one
+    call are held at most.
+    """
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._messages = self._bytes = 0
+        self._calls: deque[tuple[Future[None], int, int]] = deque()
+
+    def add(self, call: Future[None], messages: int, size_bytes: int) -> None:
+        """Waits until at most a window is left. Raises why an older call has failed."""
+        self._calls.append((call, messages, size_bytes))
+        self._messages += messages
+        self._bytes += size_bytes
+        while self._messages > self._messages_max or self._bytes > self._bytes_max:
+            self._wait_oldest()
+
+    def wait_all(self) -> None:
+        """Raises why a call has failed."""
+        while self._calls:
+            self._wait_oldest()
+
+    def _wait_oldest(self) -> None:
+        call, messages, size_bytes = self._calls.popleft()
+        self._messages -= messages
+        self._bytes -= size_bytes
+        call.result()
 
 
 class _Pace:
@@ -125,14 +163,17 @@ class _Pace:
 
 
 def _publish_rows(
-    options: SinkOptions, publisher: SyncPublisher, rows: pyarrow.RecordBatch
+    options: SinkOptions,
+    publisher: SyncPublisher,
+    rows: pyarrow.RecordBatch,
+    unconfirmed: Unconfirmed,
 ) -> None:
     bodies = rows.column("body").cast(pyarrow.binary()).to_pylist()
     if None in bodies:
         raise ValueError(f"row {bodies.index(None)} of a batch has no body")
     properties = _properties_of(rows)
     for first, end, queue, is_transient in _runs(options, rows):
-        publisher.publish_batch(
+        call = publisher.submit_batch(
             bodies[first:end],
             properties[first:end] if properties else None,
             routing_key=queue,
@@ -140,6 +181,7 @@ def _publish_rows(
             mandatory=True,
             transient=is_transient,
         )
+        unconfirmed.add(call, end - first, sum(map(len, bodies[first:end])))
 
 
 def _runs(options: SinkOptions, rows: pyarrow.RecordBatch) -> Iterator[tuple[int, int, str, bool]]:

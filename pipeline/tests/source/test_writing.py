@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 from live_node import LiveNode
 
 import ringmq
-from pyspark_ringmq.writing import producer_id, publish
+from pyspark_ringmq.writing import Unconfirmed, producer_id, publish
 from ringmq_pipeline.option_values import OptionError
 from ringmq_pipeline.sink_options import check_columns, parse
 
@@ -62,16 +63,18 @@ def test_a_column_names_each_rows_queue(live: LiveNode) -> None:
 
 def test_an_attempt_after_a_failed_one_adds_nothing_twice(live: LiveNode) -> None:
     live.client.declare_queue("attempts")
-    options = parse(options_of(live, queue="attempts"))
+    options = parse(options_of(live, queue="attempts", confirmWindow="100"))
     task = producer_id("job", 3)
 
     def fails() -> Iterator[pyarrow.RecordBatch]:
         yield rows(numbered(700))
+        yield rows(numbered(50, 700))
         raise RuntimeError("the executor is gone")
 
     with pytest.raises(RuntimeError, match="the executor is gone"):
         publish(options, task, fails())
-    assert live.stat("attempts").messages == 700
+    # The last ones were still on their way.
+    assert 700 <= live.stat("attempts").messages <= 750
     again = iter([rows(numbered(300)), rows(numbered(700, 300))])
     assert publish(options, task, again).messages == 1000
     assert live.bodies("attempts") == numbered(1000)
@@ -126,3 +129,19 @@ def test_what_cannot_be_published_is_said_first(live: LiveNode) -> None:
         parse(options_of(live, producerid_="x"))
     with pytest.raises(ValueError, match="has no body"):
         publish(parse(options_of(live, queue="q")), b"n", iter([rows([b"x", None])]))  # type: ignore[list-item]
+
+
+def test_a_window_of_calls_is_left_unconfirmed_and_no_more() -> None:
+    """Where each call was waited for, the first `add` would never return."""
+    first, second, third = Future[None](), Future[None](), Future[None]()
+    unconfirmed = Unconfirmed(messages_max=10, bytes_max=100)
+    unconfirmed.add(first, 10, 10)
+    first.set_result(None)
+    unconfirmed.add(second, 5, 10)
+    # Bytes count, too.
+    second.set_exception(ringmq.UnroutableError("no queue"))
+    with pytest.raises(ringmq.UnroutableError):
+        unconfirmed.add(third, 1, 91)
+    third.set_exception(ringmq.UnroutableError("nor here"))
+    with pytest.raises(ringmq.UnroutableError, match="nor here"):
+        unconfirmed.wait_all()

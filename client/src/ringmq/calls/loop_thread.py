@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import threading
 from collections.abc import Callable, Coroutine
@@ -29,9 +30,14 @@ def _start_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def start_on_loop(work: Coroutine[object, object, R]) -> concurrent.futures.Future[R]:
+    """Begins `work` on the loop. What one thread starts begins in that order."""
+    return asyncio.run_coroutine_threadsafe(work, _loop())
+
+
 def run_on_loop(work: Coroutine[object, object, R]) -> R:
     """Runs `work` on the loop and waits for it; an interrupt here cancels it there."""
-    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    future = start_on_loop(work)
     try:
         return future.result()
     except BaseException:
