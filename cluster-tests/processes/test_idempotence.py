@@ -135,6 +135,37 @@ async def test_producers_that_come_and_go_are_forgotten_and_the_others_are_not(
 
 
 @scenario(deadline_s=60)
+async def test_producers_that_had_nothing_to_send_when_their_master_died_are_forgotten(
+    cluster: Cluster,
+) -> None:
+    """All of theirs was confirmed by the old master. Those through an exchange are closed before
+    there is another one, so that their nodes have no stream to say it on."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(cluster.client(deadline_s=40))
+        master = await cluster.master_of("q")
+        others = [
+            await stack.enter_async_context(cluster.client(node, deadline_s=40))
+            for node in cluster.nodes
+            if node != master
+        ]
+        plain = [client.publisher("q") for _ in range(10)]
+        routed = [other.publisher(exchange="") for other in others for _ in range(10)]
+        for publisher in plain + routed:
+            await publisher.open()
+            await publisher.publish(b"x", routing_key="q" if publisher in routed else "")
+        cluster.kill(master)
+        await asyncio.gather(*(publisher.close() for publisher in routed))
+        # It has an answer once there is a master.
+        await client.queue("q")
+        await asyncio.gather(*(publisher.close() for publisher in plain))
+
+        async def none_is_left() -> bool:
+            return (await client.queue("q")).producers == 0
+
+        await until(none_is_left, "producers are left", within_s=20.0)
+
+
+@scenario(deadline_s=60)
 async def test_no_sequence_is_told_that_dies_with_the_master(cluster: Cluster) -> None:
     """Both mirrors stand still: the master alone has 10 to 19 when the producer resumes. Told 19,
     it would go on with 20, and 10 to 19 would be missing for ever."""

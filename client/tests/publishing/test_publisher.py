@@ -103,6 +103,57 @@ def test_a_random_id_ends_with_its_publisher(run: Run, own: bytes | None) -> Non
     run(test)
 
 
+def test_a_publisher_that_is_closed_between_two_streams_says_its_end_on_the_next(run: Run) -> None:
+    """Its master has died, and it waits for the next attempt: the next master remembers it."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            publisher = client.publisher("q")
+            node.faults.hang_up_after_batches = [1]
+            await publisher.open()
+            node.faults.refuse = [common.REASON_NO_MASTER] * 1000
+            await publisher.publish(b"one")
+            opens = node.opens
+            await until(lambda: node.opens > opens)
+            closing = asyncio.create_task(publisher.close())
+            opens = node.opens
+            await until(lambda: node.opens > opens + 1)
+            assert node.ended_producers == []
+            node.faults.refuse.clear()
+            await closing
+            assert node.ended_producers == [publisher.producer_id]
+
+    run(test)
+
+
+def test_a_publisher_whose_end_nobody_hears_is_closed_all_the_same(run: Run) -> None:
+    """At once, if no queue knows it or the queue is gone; else after a while."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            for published, reason in (
+                (False, common.REASON_NO_MASTER),
+                (True, common.REASON_QUEUE_NOT_FOUND),
+                (True, common.REASON_NO_MASTER),
+            ):
+                publisher = client.publisher("q")
+                node.faults.hang_up_after_batches = [1]
+                await publisher.open()
+                if published:
+                    node.faults.refuse = [reason] * 1000
+                    opens = node.opens
+                    await publisher.publish(b"one")
+                    await until(lambda before=opens: node.opens > before)
+                await publisher.close()
+                node.faults.refuse.clear()
+            # The one that published nothing has said it on the stream that it had.
+            assert len(node.ended_producers) == 1
+
+    run(test)
+
+
 def test_refusals_are_retried_or_told_and_the_order_stays(run: Run) -> None:
     later = broker.Rejected(
         reason=common.REASON_TOO_FEW_SYNCHRONISED, retryable=True, retry_after_ms=20

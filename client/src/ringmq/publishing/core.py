@@ -202,6 +202,11 @@ class PublisherCore(Generic[H, P]):
         return self._flights.has_sent
 
     @property
+    def is_known(self) -> bool:
+        """Whether a queue may remember its producer id."""
+        return self._next_sequence > 1
+
+    @property
     def finishing(self) -> bool:
         return self.phase is PublisherPhase.FINISHING
 

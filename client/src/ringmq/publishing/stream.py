@@ -61,7 +61,8 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         # by nobody else.
         self._ends_producer = ends_producer
         # On the present stream.
-        self._said_end = False
+        self._said_end = self._is_moved = False
+        self._is_end_heard = False
 
     def open_request(self) -> broker.PublishRequest:
         opening = request_of(
@@ -80,7 +81,6 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
                 f"{response.WhichOneof('response')}, not with opened"
             )
         opened = response.opened
-        self._said_end = False
         # On the wire zero means no limit.
         limits = Limits(
             opened.message_bytes_max or NO_LIMITS.message_bytes_max,
@@ -132,6 +132,7 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         return broker.PublishRequest(heartbeat=broker.Heartbeat())
 
     def moved(self) -> None:
+        self._is_moved = True
         self._core.moved()
 
     @property
@@ -142,9 +143,17 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
     def finishing(self) -> bool:
         return self._core.finishing or self._lifetime.closing
 
+    @property
+    def owes_word(self) -> bool:
+        return self._ends_producer and self._core.is_known and not self._is_end_heard
+
     def ended(self, trouble: RingMQError | None) -> float:
         # Nobody holds anything any more; the next node says it anew.
         self._on_block(())
+        # A node that ends the stream in good order has read all of it. A master that has been
+        # deposed tells its replicas nothing more.
+        self._is_end_heard |= self._said_end and trouble is None and not self._is_moved
+        self._said_end = self._is_moved = False
         self._core.ended(trouble)
         pause_s, self._pause_s = self._pause_s, 0.0
         return pause_s

@@ -29,6 +29,9 @@ from ringmq_wire import CallStream, RpcError
 log = logging.getLogger(__name__)
 
 LOCATE_S = 5.0
+#: How long after `stop` another stream may be begun for the speaker's last word. Once there is a
+#: new master, the next attempt or the one after it finds it.
+LAST_WORD_S = 2.0
 #: After this many redirects in a row without progress there is a pause between them.
 REDIRECTS_MAX = 3
 
@@ -53,7 +56,7 @@ class KeeperPhase(Enum):
     BACKING_OFF = auto()
     #: No node would have the stream: the next attempt waits for something to write.
     REFUSED = auto()
-    #: No new stream after this one.
+    #: No new stream after this one, but for the speaker's last word.
     STOPPING = auto()
 
 
@@ -82,6 +85,8 @@ class Keeper(Generic[Request, Response]):
         # The writer's: there may be a request.
         self._work = asyncio.Event()
         self._redirects = 0
+        # After `stop`, until when another stream may be begun.
+        self._last_word_until = math.inf
         # Since when only nodes with failed disks were met; infinite: another one was the last.
         self._failed_disks_since = math.inf
 
@@ -97,7 +102,9 @@ class Keeper(Generic[Request, Response]):
             self._go_on.set()
 
     def stop(self) -> None:
-        """No new stream after this one. The speaker makes it end by `finishing`."""
+        """No new stream after this one, which the speaker makes end by `finishing`. If the speaker
+        owes a word then, others may follow for a while, until a node has heard it."""
+        self._last_word_until = self._loop.time() + LAST_WORD_S
         self._phase = KeeperPhase.STOPPING
         self._go_on.set()
         self._work.set()
@@ -106,13 +113,19 @@ class Keeper(Generic[Request, Response]):
     def _stopping(self) -> bool:
         return self._phase is KeeperPhase.STOPPING
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether no stream follows."""
+        has_time = self._loop.time() < self._last_word_until
+        return self._stopping and not (self._speaker.owes_word and has_time)
+
     async def run(self) -> None:
         """Until `stop` and the end of the stream. Raises only bugs."""
-        while not self._stopping:
+        while not self._is_over:
             # A new one after each progress, so that the backoff begins anew.
             retrying = AsyncRetrying(
                 wait=retry_wait_s,
-                retry=retry_if_exception(lambda e: may_reopen(e) and not self._stopping),
+                retry=retry_if_exception(lambda e: may_reopen(e) and not self._is_over),
                 sleep=self._back_off,
                 reraise=True,
             )
@@ -121,11 +134,12 @@ class Keeper(Generic[Request, Response]):
                     with trial:
                         self._judge(await self._one_stream())
             except RingMQError as error:
-                if not self._stopping:
-                    self._rest(KeeperPhase.REFUSED)
-                    self._speaker.refused(error)
-                    await self._go_on.wait()
-                    self._resume()
+                if self._stopping:
+                    return
+                self._rest(KeeperPhase.REFUSED)
+                self._speaker.refused(error)
+                await self._go_on.wait()
+                self._resume()
 
     def _rest(self, phase: KeeperPhase) -> None:
         self._phase = phase
@@ -137,11 +151,14 @@ class Keeper(Generic[Request, Response]):
 
     async def _back_off(self, seconds: float) -> None:
         """Ends early when `stop` is called."""
-        if not self._stopping:
-            self._rest(KeeperPhase.BACKING_OFF)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._go_on.wait(), seconds)
-            self._resume()
+        if self._stopping:
+            left_s = max(self._last_word_until - self._loop.time(), 0.0)
+            await asyncio.sleep(min(seconds, left_s))
+            return
+        self._rest(KeeperPhase.BACKING_OFF)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._go_on.wait(), seconds)
+        self._resume()
 
     async def _one_stream(self) -> Ending:
         progress = moved = out_of_touch = False
@@ -181,7 +198,7 @@ class Keeper(Generic[Request, Response]):
         """Returns after progress or a redirect; raises why there was none, or a refusal."""
         trouble = ending.trouble
         pause_s = self._speaker.ended(trouble)
-        if self._stopping:
+        if self._is_over:
             return
         # Of a cluster that is away, the first one only: attempts follow each other quickly.
         level = logging.INFO if ending.progress or ending.moved else logging.DEBUG

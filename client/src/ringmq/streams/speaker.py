@@ -60,6 +60,12 @@ class Speaker(ABC, Generic[Request, Response]):
     def finishing(self) -> bool:
         """Whether to half-close once `next_request` has nothing left."""
 
+    @property
+    def owes_word(self) -> bool:
+        """Whether the keeper, though it was stopped, is to open a stream once more: nodes have to
+        hear something that they haven't."""
+        return False
+
     @abstractmethod
     def ended(self, trouble: RingMQError | None) -> float:
         """The stream is over, or could not be opened; returns a pause (s) before the next one."""

@@ -105,6 +105,10 @@ class PlayedQueues:
         self.streams += 1
         self.feeds[feed.queue] = feed
         left = self.breaks_after
+        if feed.queue in self.down:
+            raise BrokerError(Reason.NO_MASTER, "it has none")
+        if feed.queue in self.fences and feed.is_over:
+            raise BrokerError(Reason.PRODUCER_FENCED, "another one has it")
         while not feed.is_over:
             if feed.queue in self.fences:
                 raise BrokerError(Reason.PRODUCER_FENCED, "another one has it")
@@ -129,6 +133,7 @@ class PlayedQueues:
             feed.confirmed([(batch.first, batch.last)])
         if feed.ends_producer:
             self.ended.append(feed.queue)
+            feed.end_told()
 
 
 class PlayedClient:
@@ -670,6 +675,61 @@ def test_queues_hear_that_a_producer_has_ended_if_its_client_says_so(has_ended: 
         await until(lambda: all(task.done() for task in stage.tasks), within_s=5)
         assert sorted(stage.queues.ended) == (["q1", "q2", "q3"] if has_ended else [])
         assert not stage.routing._way_tasks
+
+    play(story)
+
+
+@pytest.mark.parametrize("trouble", [None, Reason.PRODUCER_FENCED, Reason.QUEUE_NOT_FOUND])
+def test_a_queue_whose_stream_has_broken_hears_of_the_end_over_another(
+    trouble: Reason | None,
+) -> None:
+    """1. All is confirmed. 2. q1's master dies. 3. The client ends. 4. q1 has another master, and
+    would remember the producer for a week. Nobody is told who is gone, or hears a newer session."""
+
+    async def story(stage: Stage) -> None:
+        stage.queues.bound["k"] = ("q1",)
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"x"))
+        await until(lambda: client.confirmed() == [1], within_s=5)
+        stage.queues.down = {"q1"}
+        stage.queues.feeds["q1"].work.set()
+        tried = stage.queues.streams
+        await until(lambda: stage.queues.streams > tried, within_s=5)
+        session.close(has_ended=True)
+        tried = stage.queues.streams
+        await until(lambda: stage.queues.streams > tried, within_s=5)
+        assert stage.queues.ended == []
+        if trouble is Reason.PRODUCER_FENCED:
+            stage.queues.fences = {"q1"}
+        elif trouble is not None:
+            stage.queues.deleted = {"q1"}
+        stage.queues.down = set()
+        await until(lambda: all(task.done() for task in stage.tasks), within_s=5)
+        assert stage.queues.ended == ([] if trouble else ["q1"])
+        # None has tried until its time was over.
+        assert not any(task.cancelled() for task in stage.tasks)
+        await until(lambda: not stage.routing._way_tasks, within_s=5)
+
+    play(story)
+
+
+def test_a_way_that_ends_for_idleness_opens_no_stream_for_its_last_word() -> None:
+    """A stream of the way that follows would be fenced by it, and the session with it."""
+
+    async def story(stage: Stage) -> None:
+        stage.queues.bound["k"] = ("q1",)
+        client = PlayedClient()
+        session = stage.open(client, producer=b"")
+        session.publish(batch(1, b"x"))
+        await until(lambda: client.confirmed() == [1], within_s=5)
+        stage.queues.down = {"q1"}
+        stage.queues.feeds["q1"].work.set()
+        tried = stage.queues.streams
+        await until(lambda: stage.queues.streams > tried, within_s=5)
+        session.drop_idle_ways(asyncio.get_running_loop().time() + 1)
+        await until(lambda: all(task.done() for task in stage.tasks), within_s=5)
+        assert stage.queues.ended == []
 
     play(story)
 

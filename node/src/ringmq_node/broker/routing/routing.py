@@ -26,7 +26,7 @@ from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefus
 from ringmq_node.broker.routing.finding import Routes, UnknownNames
 from ringmq_node.broker.routing.session import RoutedSession, SessionClient
 from ringmq_node.broker.routing.unknown import UnknownRecords
-from ringmq_node.broker.routing.ways import RemoteStreams, Way
+from ringmq_node.broker.routing.ways import DOWN_AFTER_S, RemoteStreams, Way
 from ringmq_node.model.fields import Headers
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.foreign import PropertiesCodec
@@ -41,8 +41,8 @@ STREAMS_MAX = 10_000
 # A way that had nothing to do for so long ends its stream; an internal session, too.
 IDLE_S = 20.0
 SWEEP_S = 5.0
-# How long a way may take to tell its queue that its producer has ended.
-LAST_WORD_S = 5.0
+# How long a way may take to tell its queue that its producer has ended: a failover takes less.
+LAST_WORD_S = DOWN_AFTER_S
 OWN_ID_BYTES = 16
 # A session may have at most so many times as many bytes as the node has left for all: what one of
 # them holds for a queue that takes nothing leaves room for the others (compare `resources.budget`).

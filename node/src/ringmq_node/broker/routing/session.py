@@ -302,7 +302,7 @@ class RoutedSession:
         if has_ended or self._is_own_id:
             ending += [way for way in self._ways.values() if way.is_idle]
         for way in ending:
-            way.end(ends_producer=True)
+            way.end(ends_producer=True, is_last=True)
         self._ways.clear()
         self._holding.clear()
         self._host.held(-self._held_bytes, -self._stuck_bytes)

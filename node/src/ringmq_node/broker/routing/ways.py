@@ -76,6 +76,10 @@ class Feed(Protocol):
         """Whether the queue is to hear then that it may forget the producer."""
         ...
 
+    def end_told(self) -> None:
+        """The master has heard that."""
+        ...
+
     def next(self) -> SubBatch | None: ...
     def confirmed(self, sequences: Sequence[Range]) -> None: ...
     def refused(self, first: int, last: int, error: BrokerError) -> None: ...
@@ -133,6 +137,8 @@ class Way:
         self.producer_id = producer_id
         self.work = asyncio.Event()
         self.is_over = self.ends_producer = False
+        # The queue has to hear of the producer's end yet, over another stream if there is none now.
+        self._owes_word = False
         # On the loop's clock.
         self.used_at = 0.0
         self._host = host
@@ -161,11 +167,13 @@ class Way:
         """Empty while its master holds nothing."""
         return self._why_held() if self._why_held is not None else ()
 
-    def end(self, *, ends_producer: bool) -> None:
+    def end(self, *, ends_producer: bool, is_last: bool = False) -> None:
         """It has nothing to do, and will be given nothing more. `ends_producer`: nobody will repeat
-        what was sent to this queue."""
+        what was sent to this queue. `is_last`: no other way of this producer follows, so this one
+        may open a stream to say so. That stream would fence the one of a way that follows."""
         assert self.is_idle
         self.is_over, self.ends_producer = True, ends_producer
+        self._owes_word = ends_producer and is_last
         self.work.set()
 
     # --- what its streams tell (`Feed`) ---
@@ -196,6 +204,9 @@ class Way:
         if changes:
             self._ends.held(self.queue, is_held=why is not None)
 
+    def end_told(self) -> None:
+        self._owes_word = False
+
     def _progress(self) -> None:
         self._has_progress = True
         self._failing_since = None
@@ -218,7 +229,7 @@ class Way:
 
     async def run(self) -> None:
         attempts = self._attempts
-        while not self.is_over:
+        while not self._is_done:
             self._has_progress = False
             try:
                 async with self._host.streams:
@@ -232,7 +243,7 @@ class Way:
                 if not self._may_go_on(error):
                     return
             self._batches.stream_ended()
-            if self.is_over:
+            if self._is_done:
                 break
             if self._has_progress:
                 attempts.succeeded()
@@ -241,10 +252,16 @@ class Way:
             await attempts.pause()
         self._ends.way_ended(self)
 
+    @property
+    def _is_done(self) -> bool:
+        return self.is_over and not self._owes_word
+
     def _may_go_on(self, error: BrokerError) -> bool:
         """Whether to try again; if not, everything is answered."""
         if self.is_over:
-            # A newer way to this queue has ended its last stream, for example.
+            # A newer way to this queue has ended its last stream, for example. Then, or if the
+            # queue is gone, there is nobody to tell.
+            self._owes_word = self._owes_word and may_pass(error)
             return True
         if may_pass(error):
             return True
@@ -299,5 +316,7 @@ class Way:
                     self.refused(batch.first, batch.last, error)
         finally:
             publishing.close(has_ended=self.ends_producer)
+        if self.ends_producer and session.reason is None:
+            self.end_told()
         if session.reason in (Reason.QUEUE_NOT_FOUND, Reason.PRODUCER_FENCED):
             raise BrokerError(session.reason, f"queue {self.queue!r}: {session.reason.name}")

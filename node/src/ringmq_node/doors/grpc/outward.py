@@ -52,7 +52,8 @@ class OutwardSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         # Why the node has refused a batch that may be sent again, on another stream.
         self.refusal: BrokerError | None = None
         self._is_moved = False
-        self._said_end = False
+        # That the producer has ended.
+        self.said_end = False
 
     def open_request(self) -> broker.PublishRequest:
         vhost, queue = split_name(self._feed.queue)
@@ -91,8 +92,8 @@ class OutwardSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         if not self.finishing:
             batch = self._feed.next()
             return None if batch is None else _request_of(batch)
-        if self._feed.ends_producer and not self._said_end:
-            self._said_end = True
+        if self._feed.ends_producer and not self.said_end:
+            self.said_end = True
             return broker.PublishRequest(end=broker.PublishEnd())
         return None
 
@@ -215,6 +216,9 @@ class OutwardStreams:
             raise BrokerError(Reason.PRODUCER_FENCED, f"queue {shown(feed.queue)}: fenced")
         if speaker.refusal is not None:
             raise speaker.refusal
+        if speaker.said_end and not conversation.moved:
+            # The node has read it, as it has ended the stream in good order.
+            feed.end_told()
 
     async def consume(self, address: str, feed: ConsumeFeed) -> None:
         """As `RemoteConsumers` says."""
