@@ -220,7 +220,7 @@ class WireProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._corked = False
-        # None without a connection, or if it isn't one of TCP. uvloop makes one for each who asks.
+        # None without a connection, or if it isn't one of TCP.
         self.tcp_socket: socket.socket | None = None
         # Their senders go on once the network takes our bytes again.
         self.held: list[WireCall] = []
