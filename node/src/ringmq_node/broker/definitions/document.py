@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ringmq_node.broker.arguments import QueueArguments
-from ringmq_node.broker.definitions.policies import Notes, mode_of, policy_of, rules_of
+from ringmq_node.broker.definitions.notes import Notes, is_empty
+from ringmq_node.broker.definitions.policies import locator_of, mode_of, policy_of, rules_of
 from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
 from ringmq_node.model.fields import FieldError, FieldValue, document_of, field_of, fields_of, text
 from ringmq_node.model.names import DEFAULT_VHOST, join_name, split_name
 from ringmq_node.model.policies import Policy
 from ringmq_node.model.reasons import bad_request
-from ringmq_node.model.records import MasterLocator, QueueMode
+from ringmq_node.model.records import QueueMode
 from ringmq_node.model.topology import ExchangeKind, is_predeclared, sorted_arguments
 
 T = TypeVar("T")
@@ -45,6 +46,15 @@ _ABOUT = frozenset(
     )
 )
 _LISTS = ("vhosts", "exchanges", "queues", "bindings", "policies")
+# Keys of entries that are read; a reader lists all others.
+_EXCHANGE = ("vhost", "name", "type", "durable", "auto_delete", "internal", "arguments")
+_QUEUE = ("vhost", "name", "type", "durable", "auto_delete", "exclusive", "arguments")
+_BINDING = ("vhost", "source", "destination", "destination_type", "routing_key", "arguments")
+_IDLE_OF_VHOSTS: dict[str, tuple[object, ...]] = {
+    "tracing": (False,),
+    "default_queue_type": ("classic", "undefined"),
+}
+CLASSIC = text("classic")
 # Arguments of queues, and the rules that they are.
 RULES = {
     "x-message-ttl": "message_ttl_ms",
@@ -81,9 +91,9 @@ def read_definitions(document: object) -> Definitions:
         raise bad_request("definitions are a JSON object", field="definitions")
     notes = Notes()
     for key in document:
-        if key not in _LISTS and key not in _ABOUT and document[key]:
+        if key not in _LISTS and key not in _ABOUT and not is_empty(document[key]):
             notes.add(str(key), "is not kept here")
-    vhosts = [_text(entry, "name", at) for entry, at in _entries(document, "vhosts")]
+    vhosts = [_vhost(entry, at, notes) for entry, at in _entries(document, "vhosts")]
     exchanges: dict[str, ExchangeArguments] = {}
     lost: set[str] = set()
     for entry, at in _entries(document, "exchanges"):
@@ -94,6 +104,7 @@ def read_definitions(document: object) -> Definitions:
         elif not is_predeclared(name):
             exchanges[name] = exchange
     queues: dict[str, QueueArguments] = {}
+    not_classic: list[str] = []
     for entry, at in _entries(document, "queues"):
         name = _named(entry, "name", at)
         queue = _queue(entry, name, notes)
@@ -101,6 +112,8 @@ def read_definitions(document: object) -> Definitions:
             lost.add(name)
         else:
             queues[name] = queue
+            if dict(queue.opaque).get("x-queue-type", CLASSIC) != CLASSIC:
+                not_classic.append(name)
     bindings = [
         binding
         for entry, at in _entries(document, "bindings")
@@ -109,7 +122,7 @@ def read_definitions(document: object) -> Definitions:
     policies = [
         policy
         for entry, at in _entries(document, "policies")
-        if (policy := policy_of(entry, at, notes)) is not None
+        if (policy := policy_of(entry, at, notes, not_classic=not_classic)) is not None
     ]
     named = [split_name(name)[0] for name in (*exchanges, *queues)]
     named += [policy.vhost for policy in policies]
@@ -159,8 +172,27 @@ def _arguments(entry: dict[str, Any], at: str) -> dict[str, Any]:
     return _checked({"arguments": entry.get("arguments") or {}}, "arguments", at, dict, None)
 
 
+def _vhost(entry: dict[str, Any], at: str, notes: Notes) -> str:
+    name = _text(entry, "name", at)
+    where = f"vhost {name!r}"
+    for key, value in entry.items():
+        if key == "metadata" and isinstance(value, dict):
+            # It repeats the keys of the vhost.
+            told = {each: text for each, text in value.items() if entry.get(each) != text}
+            notes.unread(where, told, _idle(told), prefix="metadata.")
+        elif key != "name":
+            notes.unread(where, {key: value}, _idle({key: value}))
+    return name
+
+
+def _idle(keys: dict[str, Any]) -> list[str]:
+    """Those keys of a vhost whose values say what is so here for every vhost."""
+    return [key for key, value in keys.items() if value in _IDLE_OF_VHOSTS.get(key, ())]
+
+
 def _exchange(entry: dict[str, Any], name: str, at: str, notes: Notes) -> ExchangeArguments | None:
     where = _where("exchange", name)
+    notes.unread(where, entry, _EXCHANGE)
     kind = _text(entry, "type", at)
     arguments = dict(_arguments(entry, at))
     alternate = arguments.pop("alternate-exchange", "")
@@ -185,6 +217,7 @@ def _queue(entry: dict[str, Any], name: str, notes: Notes) -> QueueArguments | N
     where = at = _where("queue", name)
     arguments = dict(_arguments(entry, at))
     opaque: dict[str, FieldValue] = {}
+    notes.unread(where, entry, _QUEUE)
     kind = entry.get("type", "classic")
     if "x-queue-type" in arguments:
         kind = arguments.pop("x-queue-type")
@@ -203,7 +236,7 @@ def _queue(entry: dict[str, Any], name: str, notes: Notes) -> QueueArguments | N
         min_insync=_count(arguments, MIN_INSYNC, where, notes),
         mode=_mode(arguments, where, notes),
         durable=_checked(entry, "durable", at, bool, True),
-        master_locator=_locator(arguments, where, notes),
+        master_locator=locator_of(arguments, "x-", where, notes),
         rules=rules,
         auto_delete=_checked(entry, "auto_delete", at, bool, False),
         opaque=sorted_arguments(opaque | _left(arguments, where, notes)),
@@ -234,19 +267,6 @@ def _mode(arguments: dict[str, Any], where: str, notes: Notes) -> QueueMode | No
     return mode_of(arguments.pop("x-queue-mode", None), "x-queue-mode", where, notes)
 
 
-def _locator(arguments: dict[str, Any], where: str, notes: Notes) -> MasterLocator | None:
-    value = arguments.pop("x-queue-master-locator", None)
-    leader = arguments.pop("x-queue-leader-locator", None)
-    value = {"balanced": "min-masters"}.get(str(leader), leader) if value is None else value
-    if value is None:
-        return None
-    try:
-        return MasterLocator(value)
-    except ValueError:
-        notes.add(where, f"there is no x-queue-master-locator {value!r} here")
-        return None
-
-
 def _binding(entry: dict[str, Any], at: str, lost: set[str], notes: Notes) -> BindingWish | None:
     source = _named(entry, "source", at)
     destination = _named(entry, "destination", at)
@@ -254,21 +274,23 @@ def _binding(entry: dict[str, Any], at: str, lost: set[str], notes: Notes) -> Bi
     if kind not in ("queue", "exchange"):
         raise bad_request(f"{at}.destination_type is {kind!r}", field=f"{at}.destination_type")
     where = f"binding from {_said(source)} to {_said(destination)}"
+    notes.unread(where, entry, _BINDING)
     gone = [name for name in (source, destination) if name in lost]
     if gone:
         notes.add(where, f"{_said(gone[0])} can't be mapped")
         return None
+    key = _text(entry, "routing_key", at, "")
     if not split_name(source)[1]:
-        # Every queue has it, without a record.
+        # Every queue has the one by its name, without a record. There are no others.
+        if kind != "queue" or key != split_name(destination)[1]:
+            notes.add(where, f"routing key {key!r}: the default exchange has no bindings")
         return None
     try:
         arguments = fields_of(_arguments(entry, at))
     except FieldError as error:
         notes.add(where, f"{error}: the binding is left out")
         return None
-    return BindingWish(
-        source, destination, kind == "exchange", _text(entry, "routing_key", at, ""), arguments
-    )
+    return BindingWish(source, destination, kind == "exchange", key, arguments)
 
 
 def _said(name: str) -> str:

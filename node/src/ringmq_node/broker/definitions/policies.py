@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ringmq_node.model.names import DEFAULT_VHOST
+from ringmq_node.broker.definitions.notes import Notes, is_empty
+from ringmq_node.model.names import DEFAULT_VHOST, shown
 from ringmq_node.model.policies import Mirrors, Policy, PolicyDefinition, PolicyError
 from ringmq_node.model.reasons import BrokerError, bad_request
 from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode
@@ -24,17 +25,16 @@ RULES = {
     "delivery-limit": "delivery_limit",
     "consumer-timeout": "consumer_timeout_ms",
 }
-_TO_QUEUES = ("queues", "all", "classic_queues", "quorum_queues")
-
-
-class Notes:
-    """What can't be mapped: where it stands, and why."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def add(self, where: str, why: str) -> None:
-        self.lines.append(f"{where}: {why}")
+_ENTRY = ("vhost", "name", "pattern", "apply-to", "priority", "definition", "is_operator")
+# Values of the leader's locator, and those of ours that mean the same.
+_LEADERS = {"balanced": "min-masters", "least-leaders": "min-masters"}
+_CLASSIC = "classic_queues"
+_TO_QUEUES = ("queues", "all", _CLASSIC)
+_WHY_NOT = {
+    "exchanges": "exchanges have no policies here",
+    "quorum_queues": "policies here are for all queues, and others than these would get it",
+    "streams": "there are no streams here",
+}
 
 
 def rules_of(
@@ -50,7 +50,8 @@ def rules_of(
         if rule == "max_priority" and value == 0 and type(value) is int:
             continue
         try:
-            check_offered(QueueRules.from_json({rule: value}), declared=declared)
+            # Beside the ones before it: some are of no use alone.
+            check_offered(QueueRules.from_json(values | {rule: value}), declared=declared)
         except (BrokerError, TypeError, ValueError) as error:
             notes.add(where, f"{name} {value!r}: {error}")
         else:
@@ -58,9 +59,11 @@ def rules_of(
     return QueueRules.from_json(values) if values else NO_RULES
 
 
-def policy_of(entry: dict[str, Any], at: str, notes: Notes) -> Policy | None:
+def policy_of(
+    entry: dict[str, Any], at: str, notes: Notes, *, not_classic: Iterable[str] = ()
+) -> Policy | None:
     """Ours, or one of RabbitMQ's; None if nothing of it can be mapped. Raises `BrokerError` for
-    what is no policy."""
+    what is no policy. `not_classic` are the document's queues of other types, which become ours."""
     name, definition = entry.get("name"), entry.get("definition")
     if type(name) is not str or type(definition) is not dict:
         raise bad_request(f"{at}: a policy has a name and a definition", field=at)
@@ -69,32 +72,46 @@ def policy_of(entry: dict[str, Any], at: str, notes: Notes) -> Policy | None:
     where = f"policy {name!r}"
     if entry["vhost"] != DEFAULT_VHOST:
         where += f" of vhost {entry['vhost']!r}"
+    notes.unread(where, entry, _ENTRY)
+    apply_to = entry.get("apply-to", "all")
+    if apply_to not in _TO_QUEUES:
+        why = _WHY_NOT.get(str(apply_to), "nothing here is called so")
+        keys = ", ".join(map(str, definition))
+        notes.add(where, f"apply-to {apply_to}: {why}; not taken, with {keys or 'no key'}")
+        return None
     try:
         if "is_operator" in entry:
-            return Policy.from_json(entry)
-        return _of_rabbitmq(entry, dict(definition), where, notes)
+            policy: Policy | None = Policy.from_json(entry)
+        else:
+            policy = _of_rabbitmq(entry, dict(definition), where, notes)
     except (BrokerError, PolicyError, KeyError, TypeError) as error:
         notes.add(where, str(error))
         return None
+    if policy is not None and apply_to == _CLASSIC:
+        also = ", ".join(shown(name) for name in not_classic if policy.matches(name))
+        notes.add(
+            where,
+            f"apply-to {_CLASSIC}: it is for all queues here"
+            + (f", so it applies to {also}, too" if also else ", which are of one type"),
+        )
+    return policy
 
 
 def _of_rabbitmq(
     entry: dict[str, Any], keys: dict[str, Any], where: str, notes: Notes
 ) -> Policy | None:
-    if entry.get("apply-to", "all") not in _TO_QUEUES:
-        notes.add(where, f"applies to {entry['apply-to']}: policies here are for queues")
-        return None
     rules = rules_of(keys, RULES, where, notes, declared=False)
     definition = PolicyDefinition(
         mirrors=_mirrors(keys, where, notes),
         sync_mode=_sync_mode(keys, where, notes),
-        master_locator=_locator(keys, where, notes),
+        master_locator=locator_of(keys, "", where, notes),
         mode=mode_of(keys.pop("queue-mode", None), "queue-mode", where, notes),
         rules=rules,
     )
     for key in ("ha-promote-on-failure", "ha-promote-on-shutdown"):
-        if keys.pop(key, "when-synced") != "when-synced":
-            notes.add(where, f"{key} always: no queue here goes on without what was confirmed")
+        value = keys.pop(key, "when-synced")
+        if value != "when-synced":
+            notes.add(where, f"{key} {value}: no queue here goes on without what was confirmed")
     for key in keys:
         notes.add(where, f"{key} has no meaning here")
     if definition == PolicyDefinition():
@@ -112,10 +129,15 @@ def _of_rabbitmq(
 def _mirrors(keys: dict[str, Any], where: str, notes: Notes) -> Mirrors | None:
     mode, params = keys.pop("ha-mode", None), keys.pop("ha-params", None)
     match mode:
-        case None:
+        case None if params is None:
             return None
         case "all":
+            if not is_empty(params):
+                notes.add(where, f"ha-params {params!r}: ha-mode all takes none")
             return Mirrors()
+        case None:
+            notes.add(where, f"ha-params {params!r} without ha-mode")
+            return None
         case "exactly" if type(params) is int and params >= 1:
             if params > REPLICAS_MAX:
                 notes.add(where, f"ha-params {params}: a ring has at most {REPLICAS_MAX} replicas")
@@ -144,10 +166,22 @@ def mode_of(value: Any, key: str, where: str, notes: Notes) -> QueueMode | None:
         return None
 
 
-def _locator(keys: dict[str, Any], where: str, notes: Notes) -> MasterLocator | None:
-    value = keys.pop("queue-master-locator", None)
-    try:
-        return None if value is None else MasterLocator(value)
-    except ValueError:
-        notes.add(where, f"there is no queue-master-locator {value!r}")
-        return None
+def locator_of(
+    given: dict[str, Any], prefix: str, where: str, notes: Notes
+) -> MasterLocator | None:
+    """The locator among a queue's arguments (their `prefix` is "x-") or a policy's keys, which is
+    taken out of `given`. Queues of RabbitMQ have the locator of the leader as another one."""
+    found: list[MasterLocator] = []
+    for key in (f"{prefix}queue-master-locator", f"{prefix}queue-leader-locator"):
+        value = given.pop(key, None)
+        if value is None:
+            continue
+        try:
+            locator = MasterLocator(_LEADERS.get(str(value), value))
+        except ValueError:
+            notes.add(where, f"there is no {key} {value!r} here")
+            continue
+        if found and locator != found[0]:
+            notes.add(where, f"{key} {value}: the other locator, {found[0].value}, counts")
+        found.append(locator)
+    return found[0] if found else None

@@ -1,0 +1,338 @@
+"""Every key of a full definitions file of RabbitMQ 3.13 is mapped, or listed: none is dropped in
+silence, and neither is a key that nobody has heard of."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ringmq_node.broker.definitions.document import Definitions, read_definitions
+from ringmq_node.model.reasons import BrokerError
+
+Path = tuple[str | int, ...]
+
+# Values that differ from the defaults, so that each key says something.
+ARGUMENTS = {
+    "x-message-ttl": 60_000,
+    "x-expires": 1_000,
+    "x-max-length": 10,
+    "x-max-length-bytes": 1_000,
+    "x-overflow": "reject-publish",
+    "x-dead-letter-exchange": "dead",
+    "x-dead-letter-routing-key": "letter",
+    "x-max-priority": 5,
+    "x-delivery-limit": 3,
+    "x-single-active-consumer": True,
+    "x-consumer-timeout": 5_000,
+    "x-queue-mode": "lazy",
+    "x-queue-master-locator": "random",
+    "x-queue-leader-locator": "client-local",
+    "x-queue-type": "quorum",
+    "x-queue-version": 2,
+    "x-quorum-initial-group-size": 3,
+    "x-max-in-memory-length": 7,
+}
+KEYS = {
+    "ha-mode": "exactly",
+    "ha-params": 2,
+    "ha-sync-mode": "automatic",
+    "ha-sync-batch-size": 100,
+    "ha-promote-on-failure": "always",
+    "ha-promote-on-shutdown": "always",
+    "queue-mode": "lazy",
+    "queue-version": 2,
+    "queue-master-locator": "random",
+    "queue-leader-locator": "client-local",
+    "message-ttl": 1,
+    "expires": 2,
+    "max-length": 3,
+    "max-length-bytes": 4,
+    "max-in-memory-length": 5,
+    "overflow": "reject-publish",
+    "dead-letter-exchange": "dead",
+    "dead-letter-routing-key": "letter",
+    "dead-letter-strategy": "at-least-once",
+    "delivery-limit": 6,
+    "consumer-timeout": 7,
+    "alternate-exchange": "spare",
+    "federation-upstream-set": "all",
+}
+FULL: dict[str, Any] = {
+    "rabbit_version": "3.13.7",
+    "rabbitmq_version": "3.13.7",
+    "product_name": "RabbitMQ",
+    "product_version": "3.13.7",
+    "rabbitmq_definition_format": "cluster",
+    "original_cluster_name": "rabbit@a",
+    "explanation": "Definitions of cluster 'rabbit@a'",
+    "users": [{"name": "guest", "password_hash": "x", "tags": ["administrator"], "limits": {}}],
+    "vhosts": [
+        {
+            "name": "shop",
+            "description": "of the shop",
+            "tags": ["x"],
+            "limits": [{"max-queues": 10}],
+            "tracing": True,
+            "default_queue_type": "quorum",
+            "metadata": {"description": "another", "tags": ["y"], "default_queue_type": "stream"},
+        },
+        {"name": "bare"},
+    ],
+    "permissions": [{"user": "guest", "vhost": "shop", "configure": ".*"}],
+    "topic_permissions": [{"user": "guest", "vhost": "shop", "exchange": "x"}],
+    "parameters": [{"component": "shovel", "vhost": "shop", "name": "s", "value": {"uri": "u"}}],
+    "global_parameters": [{"name": "cluster_name", "value": "rabbit@a"}],
+    "policies": [
+        {
+            "vhost": "shop",
+            "name": "p",
+            "pattern": "^q",
+            "apply-to": "all",
+            "priority": 3,
+            "definition": KEYS,
+        }
+    ],
+    "queues": [
+        {
+            "vhost": "shop",
+            "name": "q",
+            "type": "quorum",
+            "durable": False,
+            "auto_delete": True,
+            "arguments": ARGUMENTS,
+        }
+    ],
+    "exchanges": [
+        {
+            "vhost": "shop",
+            "name": "x",
+            "type": "topic",
+            "durable": False,
+            "auto_delete": True,
+            "internal": True,
+            "arguments": {"alternate-exchange": "spare", "x-other": 1},
+        }
+    ],
+    "bindings": [
+        {
+            "vhost": "shop",
+            "source": "x",
+            "destination": "x",
+            "destination_type": "exchange",
+            "routing_key": "a.#",
+            "arguments": {"x-match": "any"},
+        }
+    ],
+}
+POLICY, QUEUE = "policy 'p' of vhost 'shop'", "queue 'q' of vhost 'shop'"
+VHOST, EXCHANGE = "vhost 'shop'", "exchange 'x' of vhost 'shop'"
+NEEDED = "the entry is nothing without it"
+ABOUT = "a fact about the file"
+# Of each key: the list of `Definitions` that it changes; or where it is listed; or both.
+FATES: dict[Path, str | tuple[str, str]] = {
+    **{(key,): ABOUT for key in FULL if not isinstance(FULL[key], list)},
+    **{(key,): key for key in ("vhosts", "exchanges", "queues", "bindings", "policies")},
+    **{
+        (key,): (key, "not kept")
+        for key in ("users", "permissions", "topic_permissions", "global_parameters", "parameters")
+    },
+    ("vhosts", 0, "name"): NEEDED,
+    ("vhosts", 1, "name"): NEEDED,
+    **{
+        ("vhosts", 0, key): (VHOST, key)
+        for key in ("description", "tags", "limits", "tracing", "default_queue_type", "metadata")
+    },
+    **{
+        ("vhosts", 0, "metadata", key): (VHOST, f"metadata.{key}")
+        for key in ("description", "tags", "default_queue_type")
+    },
+    ("policies", 0, "vhost"): "policies",
+    ("policies", 0, "name"): NEEDED,
+    ("policies", 0, "pattern"): (POLICY, "pattern"),
+    ("policies", 0, "apply-to"): "the default is all",
+    ("policies", 0, "priority"): "policies",
+    ("policies", 0, "definition"): NEEDED,
+    **{("policies", 0, "definition", key): "policies" for key in KEYS},
+    **{
+        ("policies", 0, "definition", key): (POLICY, key)
+        for key in (
+            *("ha-sync-batch-size", "ha-promote-on-failure", "ha-promote-on-shutdown"),
+            *("queue-version", "queue-leader-locator", "max-in-memory-length"),
+            *("dead-letter-strategy", "alternate-exchange", "federation-upstream-set"),
+        )
+    },
+    ("queues", 0, "vhost"): "queues",
+    ("queues", 0, "name"): NEEDED,
+    ("queues", 0, "type"): "the argument says it, too",
+    **{("queues", 0, key): "queues" for key in ("durable", "auto_delete", "arguments")},
+    **{("queues", 0, "arguments", key): "queues" for key in ARGUMENTS},
+    **{
+        ("queues", 0, "arguments", key): (QUEUE, key)
+        for key in (
+            *("x-queue-version", "x-quorum-initial-group-size", "x-max-in-memory-length"),
+            "x-queue-leader-locator",
+        )
+    },
+    ("exchanges", 0, "name"): NEEDED,
+    ("exchanges", 0, "type"): NEEDED,
+    **{
+        ("exchanges", 0, key): "exchanges"
+        for key in ("vhost", "durable", "auto_delete", "internal", "arguments")
+    },
+    ("exchanges", 0, "arguments", "alternate-exchange"): "exchanges",
+    ("exchanges", 0, "arguments", "x-other"): (EXCHANGE, "x-other"),
+    ("bindings", 0, "source"): NEEDED,
+    ("bindings", 0, "destination"): NEEDED,
+    **{
+        ("bindings", 0, key): "bindings"
+        for key in ("vhost", "destination_type", "routing_key", "arguments")
+    },
+    ("bindings", 0, "arguments", "x-match"): "bindings",
+}
+# Their entries are listed whole.
+NOT_KEPT = ("users", "permissions", "topic_permissions", "global_parameters", "parameters")
+
+
+def keys_of(value: object, path: Path = ()) -> Iterator[Path]:
+    """Where every key of the document is, those of lists that aren't kept left out."""
+    if isinstance(value, dict):
+        for key, held in value.items():
+            yield (*path, key)
+            if path or key not in NOT_KEPT:
+                yield from keys_of(held, (*path, key))
+    elif isinstance(value, list) and path[-1] not in ("limits", "tags"):
+        for index, held in enumerate(value):
+            yield from keys_of(held, (*path, index))
+
+
+def at(document: Any, path: Path) -> Any:
+    for key in path:
+        document = document[key]
+    return document
+
+
+def without(path: Path) -> dict[str, Any]:
+    document = copy.deepcopy(FULL)
+    del at(document, path[:-1])[path[-1]]
+    return document
+
+
+def test_the_table_has_every_key() -> None:
+    assert set(FATES) == set(keys_of(FULL))
+
+
+@pytest.mark.parametrize("path", FATES, ids=lambda path: ".".join(map(str, path)))
+def test_each_key_is_mapped_or_listed(path: Path) -> None:
+    fate, full = FATES[path], read_definitions(FULL)
+    if fate == NEEDED:
+        with pytest.raises(BrokerError, match=f"{path[-1]}|{path[0]}"):
+            read_definitions(without(path))
+        return
+    less = read_definitions(without(path))
+    if isinstance(fate, tuple):
+        where, what = fate
+        told = less if path[-1] == "pattern" else full
+        assert any(line.startswith(f"{where}: ") and what in line for line in told.unmapped)
+        assert less.unmapped != full.unmapped
+    elif hasattr(full, fate):
+        assert getattr(less, fate) != getattr(full, fate)
+    else:
+        assert less == full
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ((), "made-up"),
+        (("vhosts", 0), VHOST),
+        (("vhosts", 0, "metadata"), VHOST),
+        (("policies", 0), POLICY),
+        (("policies", 0, "definition"), POLICY),
+        (("queues", 0), QUEUE),
+        (("queues", 0, "arguments"), QUEUE),
+        (("exchanges", 0), EXCHANGE),
+        (("exchanges", 0, "arguments"), EXCHANGE),
+        (("bindings", 0), "binding from 'x' of vhost 'shop' to 'x' of vhost 'shop'"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("value", [1, False, "x", ["x"], {"x": 1}], ids=repr)
+def test_a_key_that_nobody_has_heard_of_is_listed(path: Path, where: str, value: object) -> None:
+    document = copy.deepcopy(FULL)
+    at(document, path)["made-up"] = value
+    found, full = read_definitions(document), read_definitions(FULL)
+    (line,) = set(found.unmapped) - set(full.unmapped)
+    assert line.startswith(f"{where}: ")
+    assert "made-up" in line
+    # A queue's argument is kept, so that it is told back.
+    if path[0:1] != ("queues",):
+        assert replace(found, unmapped=()) == replace(full, unmapped=())
+
+
+def policies(*entries: dict[str, Any], **more: Any) -> Definitions:
+    base = {"vhost": "/", "pattern": "^q", "priority": 0, "definition": {"max-length": 5}}
+    return read_definitions({"policies": [base | each for each in entries], **more})
+
+
+@pytest.mark.parametrize("apply_to", ["quorum_queues", "streams", "exchanges", "cows", None, ["x"]])
+def test_a_policy_for_other_things_than_our_queues_displaces_none(apply_to: object) -> None:
+    meant = {"name": "meant", "apply-to": "queues"}
+    found = policies({"name": "other", "apply-to": apply_to, "priority": 9}, meant)
+    assert [each.name for each in found.policies] == ["meant"]
+    (line,) = found.unmapped
+    assert line.startswith(f"policy 'other': apply-to {apply_to}: ")
+    assert "max-length" in line
+
+
+def test_a_policy_of_classic_queues_is_for_all_queues_and_says_which_others_get_it() -> None:
+    queues = [
+        {"name": "q1", "durable": True, "arguments": {"x-queue-type": "quorum"}},
+        {"name": "other", "durable": True, "arguments": {"x-queue-type": "quorum"}},
+        {"name": "q2", "durable": True},
+    ]
+    entry = {"name": "p", "apply-to": "classic_queues"}
+    alone = policies(entry)
+    assert [each.name for each in alone.policies] == ["p"]
+    (line,) = alone.unmapped
+    assert line.startswith("policy 'p': apply-to classic_queues: it is for all queues here, which")
+    beside = policies(entry, queues=queues)
+    assert beside.policies == alone.policies
+    assert beside.unmapped[-1].endswith("so it applies to q1, too")
+
+
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [
+        ({"ha-params": 2, "max-length": 1}, "ha-params 2 without ha-mode"),
+        ({"ha-mode": "all", "ha-params": 2}, "ha-params 2: ha-mode all takes none"),
+    ],
+)
+def test_parameters_without_their_mode_are_listed(definition: dict[str, Any], why: str) -> None:
+    assert policies({"name": "p", "definition": definition}).unmapped == (f"policy 'p': {why}",)
+
+
+@pytest.mark.parametrize("key", ["q2", ""])
+def test_a_binding_from_the_default_exchange_is_there_by_the_queue_s_name_alone(key: str) -> None:
+    binding = {"source": "", "destination": "q", "destination_type": "queue"}
+    found = read_definitions({"bindings": [binding | {"routing_key": "q"}]})
+    assert (found.bindings, found.unmapped) == ((), ())
+    found = read_definitions({"bindings": [binding | {"routing_key": key}]})
+    (line,) = found.unmapped
+    assert line.startswith(f"binding from '' to 'q': routing key '{key}'")
+
+
+def test_a_vhost_that_asks_for_nothing_of_its_own_is_listed_nowhere() -> None:
+    vhost = {
+        "name": "/",
+        "description": "",
+        "tags": [],
+        "limits": [],
+        "tracing": False,
+        "default_queue_type": "classic",
+        "metadata": {"description": "", "tags": [], "default_queue_type": "undefined"},
+    }
+    assert read_definitions({"vhosts": [vhost]}).unmapped == ()
