@@ -221,7 +221,7 @@ def test_what_can_not_be_mapped_is_listed() -> None:
     expected = [
         ("users", "not kept"),
         ("permissions", "not kept"),
-        ("global_parameters", "not kept"),
+        ("global parameter 'internal_cluster_id'", "not kept"),
         ("exchange 'events'", "x-other"),
         ("exchange 'later'", "x-delayed-message"),
         ("exchange 'later'", "x-delayed-type"),

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from ringmq_node.broker.definitions.document import Definitions, read_definitions
+from ringmq_node.model.policies import Policy, PolicyDefinition
 from ringmq_node.model.reasons import BrokerError
+from ringmq_node.model.rules import QueueRules
+from ringmq_node.model.settings import SyncMode
 
 Path = tuple[str | int, ...]
 
@@ -61,6 +64,20 @@ KEYS = {
     "alternate-exchange": "spare",
     "federation-upstream-set": "all",
 }
+OPERATOR_KEYS = {
+    "ha-mode": "exactly",
+    "ha-params": 2,
+    "ha-sync-mode": "automatic",
+    "message-ttl": 1,
+    "expires": 2,
+    "max-length": 3,
+    "max-length-bytes": 4,
+    "max-in-memory-length": 5,
+    "max-in-memory-bytes": 5,
+    "delivery-limit": 6,
+    "queue-version": 2,
+    "overflow": "reject-publish",
+}
 FULL: dict[str, Any] = {
     "rabbit_version": "3.13.7",
     "rabbitmq_version": "3.13.7",
@@ -84,7 +101,20 @@ FULL: dict[str, Any] = {
     ],
     "permissions": [{"user": "guest", "vhost": "shop", "configure": ".*"}],
     "topic_permissions": [{"user": "guest", "vhost": "shop", "exchange": "x"}],
-    "parameters": [{"component": "shovel", "vhost": "shop", "name": "s", "value": {"uri": "u"}}],
+    "parameters": [
+        {"component": "shovel", "vhost": "shop", "name": "s", "value": {"src-uri": "amqp://"}},
+        {
+            "component": "operator_policy",
+            "vhost": "shop",
+            "name": "o",
+            "value": {
+                "pattern": "^q",
+                "apply-to": "all",
+                "priority": 2,
+                "definition": OPERATOR_KEYS,
+            },
+        },
+    ],
     "global_parameters": [{"name": "cluster_name", "value": "rabbit@a"}],
     "policies": [
         {
@@ -130,15 +160,41 @@ FULL: dict[str, Any] = {
 }
 POLICY, QUEUE = "policy 'p' of vhost 'shop'", "queue 'q' of vhost 'shop'"
 VHOST, EXCHANGE = "vhost 'shop'", "exchange 'x' of vhost 'shop'"
+OPERATOR = "operator policy 'o' of vhost 'shop'"
+SHOVEL = "parameter 's' of component 'shovel' in vhost 'shop'"
+# These lists are left out as a whole.
+NOT_KEPT = ("users", "permissions", "topic_permissions")
 NEEDED = "the entry is nothing without it"
 ABOUT = "a fact about the file"
 # Of each key: the list of `Definitions` that it changes; or where it is listed; or both.
 FATES: dict[Path, str | tuple[str, str]] = {
     **{(key,): ABOUT for key in FULL if not isinstance(FULL[key], list)},
     **{(key,): key for key in ("vhosts", "exchanges", "queues", "bindings", "policies")},
+    **{(key,): (key, "not kept") for key in NOT_KEPT},
+    ("global_parameters",): ("global parameter 'cluster_name'", "not kept"),
+    ("global_parameters", 0, "name"): NEEDED,
+    ("global_parameters", 0, "value"): "it is listed by its name",
+    ("parameters",): "policies",
+    ("parameters", 0, "component"): NEEDED,
+    ("parameters", 0, "vhost"): (SHOVEL, "not kept"),
+    ("parameters", 0, "name"): NEEDED,
+    ("parameters", 0, "value"): "it is listed by its name",
+    ("parameters", 0, "value", "src-uri"): "it is listed by its name",
+    ("parameters", 1, "component"): NEEDED,
+    ("parameters", 1, "vhost"): "policies",
+    ("parameters", 1, "name"): NEEDED,
+    ("parameters", 1, "value"): NEEDED,
+    ("parameters", 1, "value", "pattern"): (OPERATOR, "pattern"),
+    ("parameters", 1, "value", "apply-to"): "the default is all",
+    ("parameters", 1, "value", "priority"): "policies",
+    ("parameters", 1, "value", "definition"): NEEDED,
+    **{("parameters", 1, "value", "definition", key): "policies" for key in OPERATOR_KEYS},
     **{
-        (key,): (key, "not kept")
-        for key in ("users", "permissions", "topic_permissions", "global_parameters", "parameters")
+        ("parameters", 1, "value", "definition", key): (OPERATOR, key)
+        for key in (
+            *("ha-mode", "ha-params", "max-in-memory-length", "max-in-memory-bytes"),
+            *("queue-version", "overflow"),
+        )
     },
     ("vhosts", 0, "name"): NEEDED,
     ("vhosts", 1, "name"): NEEDED,
@@ -193,8 +249,6 @@ FATES: dict[Path, str | tuple[str, str]] = {
     },
     ("bindings", 0, "arguments", "x-match"): "bindings",
 }
-# Their entries are listed whole.
-NOT_KEPT = ("users", "permissions", "topic_permissions", "global_parameters", "parameters")
 
 
 def keys_of(value: object, path: Path = ()) -> Iterator[Path]:
@@ -256,6 +310,9 @@ def test_each_key_is_mapped_or_listed(path: Path) -> None:
         (("queues", 0, "arguments"), QUEUE),
         (("exchanges", 0), EXCHANGE),
         (("exchanges", 0, "arguments"), EXCHANGE),
+        (("parameters", 1), OPERATOR),
+        (("parameters", 1, "value"), OPERATOR),
+        (("parameters", 1, "value", "definition"), OPERATOR),
         (("bindings", 0), "binding from 'x' of vhost 'shop' to 'x' of vhost 'shop'"),
     ],
     ids=str,
@@ -336,3 +393,75 @@ def test_a_vhost_that_asks_for_nothing_of_its_own_is_listed_nowhere() -> None:
         "metadata": {"description": "", "tags": [], "default_queue_type": "undefined"},
     }
     assert read_definitions({"vhosts": [vhost]}).unmapped == ()
+
+
+def parameter(**value: Any) -> dict[str, Any]:
+    return {
+        "component": "operator_policy",
+        "vhost": "shop",
+        "name": "o",
+        "value": {"pattern": "^q", "apply-to": "queues", "priority": 4} | value,
+    }
+
+
+def test_an_operator_policy_of_rabbitmq_is_one_of_ours() -> None:
+    keys = {"max-length": 3, "message-ttl": 5, "ha-sync-mode": "manual"}
+    found = read_definitions({"parameters": [parameter(definition=keys)]})
+    assert found.vhosts == ("shop",)
+    assert found.policies == (
+        Policy(
+            *("o", "^q", 4),
+            PolicyDefinition(
+                sync_mode=SyncMode.MANUAL, rules=QueueRules(message_ttl_ms=5, max_length=3)
+            ),
+            True,
+            "shop",
+        ),
+    )
+    assert found.unmapped == ()
+
+
+def test_mirrors_of_an_operator_policy_of_rabbitmq_are_a_floor_and_not_taken() -> None:
+    """RabbitMQ takes the larger number of the policy's and the operator policy's, and ours the
+    smaller one: it would take mirrors away from queues that asked for more."""
+    keys = {"max-length": 3, "ha-mode": "exactly", "ha-params": 2}
+    found = read_definitions({"parameters": [parameter(definition=keys)]})
+    (policy,) = found.policies
+    assert policy.definition == PolicyDefinition(rules=QueueRules(max_length=3))
+    assert [line.split(": ")[1] for line in found.unmapped] == ["ha-mode", "ha-params"]
+
+
+def test_an_operator_policy_for_quorum_queues_is_not_taken() -> None:
+    entry = parameter(definition={"max-length": 3}, **{"apply-to": "quorum_queues"})
+    found = read_definitions({"parameters": [entry]})
+    assert found.policies == ()
+    (line,) = found.unmapped
+    assert line.startswith(f"{OPERATOR}: apply-to quorum_queues: ")
+
+
+def test_other_parameters_are_listed_one_by_one() -> None:
+    shovel = {"component": "shovel", "vhost": "shop", "value": {"src-uri": "amqp://u:secret@h"}}
+    names = ["a", "b"]
+    limits = {"component": "vhost-limits", "vhost": "/", "name": "limits", "value": {}}
+    entries = [*({**shovel, "name": name} for name in names), limits]
+    assert read_definitions({"parameters": entries}).unmapped == (
+        "parameter 'a' of component 'shovel' in vhost 'shop': is not kept here",
+        "parameter 'b' of component 'shovel' in vhost 'shop': is not kept here",
+        "parameter 'limits' of component 'vhost-limits' in vhost '/': is not kept here",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        (1, "parameters"),
+        ({}, "parameters[0].component"),
+        ({"component": "operator_policy"}, "parameters[0].name"),
+        ({"component": "operator_policy", "name": "o", "value": []}, "parameters[0].value"),
+        ({"component": "operator_policy", "name": "o", "value": {}}, "parameters[0].value"),
+    ],
+)
+def test_what_is_no_parameter_is_refused_by_place(entry: Any, field: str) -> None:
+    with pytest.raises(BrokerError) as caught:
+        read_definitions({"parameters": [entry]})
+    assert caught.value.metadata["field"] == field

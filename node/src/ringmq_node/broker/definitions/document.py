@@ -8,7 +8,10 @@ it is:
      "queues": [{"vhost", "name", "durable", "auto_delete", "arguments"}],
      "bindings": [{"vhost", "source", "destination", "destination_type", "routing_key",
                    "arguments"}],
-     "policies": [{"vhost", "name", "pattern", "apply-to", "priority", "definition"}]}
+     "policies": [{"vhost", "name", "pattern", "apply-to", "priority", "definition"}],
+     "parameters": [{"vhost", "component", "name", "value"}]}
+
+RabbitMQ has its operator policies among the parameters. Of these we read no others.
 
 What ours has and theirs lacks: the queue arguments `x-ringmq-replicas` and `x-ringmq-min-insync`,
 and policies with `is_operator`, whose `definition` has our keys.
@@ -26,7 +29,13 @@ from typing import Any, TypeVar
 
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.definitions.notes import Notes, is_empty
-from ringmq_node.broker.definitions.policies import locator_of, mode_of, policy_of, rules_of
+from ringmq_node.broker.definitions.policies import (
+    OPERATOR_POLICY,
+    locator_of,
+    mode_of,
+    policy_of,
+    rules_of,
+)
 from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
 from ringmq_node.model.fields import FieldError, FieldValue, document_of, field_of, fields_of, text
 from ringmq_node.model.names import DEFAULT_VHOST, join_name, split_name
@@ -45,11 +54,15 @@ _ABOUT = frozenset(
         *("explanation", "ringmq_version"),
     )
 )
-_LISTS = ("vhosts", "exchanges", "queues", "bindings", "policies")
+_LISTS = (
+    *("vhosts", "exchanges", "queues", "bindings", "policies"),
+    *("parameters", "global_parameters"),
+)
 # Keys of entries that are read; a reader lists all others.
 _EXCHANGE = ("vhost", "name", "type", "durable", "auto_delete", "internal", "arguments")
 _QUEUE = ("vhost", "name", "type", "durable", "auto_delete", "exclusive", "arguments")
 _BINDING = ("vhost", "source", "destination", "destination_type", "routing_key", "arguments")
+_PARAMETER = ("vhost", "component", "name", "value")
 _IDLE_OF_VHOSTS: dict[str, tuple[object, ...]] = {
     "tracing": (False,),
     "default_queue_type": ("classic", "undefined"),
@@ -119,11 +132,14 @@ def read_definitions(document: object) -> Definitions:
         for entry, at in _entries(document, "bindings")
         if (binding := _binding(entry, at, lost, notes)) is not None
     ]
+    given = [*_entries(document, "policies"), *_operator_policies(document, notes)]
     policies = [
         policy
-        for entry, at in _entries(document, "policies")
+        for entry, at in given
         if (policy := policy_of(entry, at, notes, not_classic=not_classic)) is not None
     ]
+    for entry, at in _entries(document, "global_parameters"):
+        notes.add(f"global parameter {_text(entry, 'name', at)!r}", "is not kept here")
     named = [split_name(name)[0] for name in (*exchanges, *queues)]
     named += [policy.vhost for policy in policies]
     return Definitions(
@@ -170,6 +186,23 @@ def _named(entry: dict[str, Any], key: str, at: str) -> str:
 def _arguments(entry: dict[str, Any], at: str) -> dict[str, Any]:
     # RabbitMQ's exports write an empty object of Erlang as a list at times.
     return _checked({"arguments": entry.get("arguments") or {}}, "arguments", at, dict, None)
+
+
+def _operator_policies(
+    document: dict[str, Any], notes: Notes
+) -> Iterable[tuple[dict[str, Any], str]]:
+    """Those among RabbitMQ's parameters, as entries like other policies; other parameters are
+    listed."""
+    for entry, at in _entries(document, "parameters"):
+        component = _text(entry, "component", at)
+        vhost, name = _text(entry, "vhost", at, DEFAULT_VHOST), _text(entry, "name", at)
+        if component == OPERATOR_POLICY:
+            notes.unread(f"operator policy {_said(join_name(vhost, name))}", entry, _PARAMETER)
+            value = _checked(entry, "value", at, dict, None)
+            yield value | {"vhost": vhost, "name": name, "component": component}, f"{at}.value"
+        else:
+            where = f"parameter {name!r} of component {component!r} in vhost {vhost!r}"
+            notes.add(where, "is not kept here")
 
 
 def _vhost(entry: dict[str, Any], at: str, notes: Notes) -> str:

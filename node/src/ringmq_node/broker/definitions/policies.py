@@ -25,9 +25,16 @@ RULES = {
     "delivery-limit": "delivery_limit",
     "consumer-timeout": "consumer_timeout_ms",
 }
-_ENTRY = ("vhost", "name", "pattern", "apply-to", "priority", "definition", "is_operator")
+_ENTRY = ("vhost", "name", "pattern", "apply-to", "priority", "definition")
+# The component of RabbitMQ's parameters that are operator policies.
+OPERATOR_POLICY = "operator_policy"
 # Values of the leader's locator, and those of ours that mean the same.
 _LEADERS = {"balanced": "min-masters", "least-leaders": "min-masters"}
+# Keys of which a declaration's value, then a policy's, counts over an operator policy's.
+_OVERRIDDEN = (
+    *("overflow", "dead-letter-exchange", "dead-letter-routing-key"),
+    *("queue-mode", "queue-master-locator", "queue-leader-locator"),
+)
 _CLASSIC = "classic_queues"
 _TO_QUEUES = ("queues", "all", _CLASSIC)
 _WHY_NOT = {
@@ -69,10 +76,11 @@ def policy_of(
         raise bad_request(f"{at}: a policy has a name and a definition", field=at)
     # RabbitMQ's definitions of one vhost don't say of which.
     entry = {"vhost": DEFAULT_VHOST} | entry
-    where = f"policy {name!r}"
+    is_operator = entry.get("component") == OPERATOR_POLICY
+    where = f"{'operator ' if is_operator else ''}policy {name!r}"
     if entry["vhost"] != DEFAULT_VHOST:
         where += f" of vhost {entry['vhost']!r}"
-    notes.unread(where, entry, _ENTRY)
+    notes.unread(where, entry, (*_ENTRY, "component" if is_operator else "is_operator"))
     apply_to = entry.get("apply-to", "all")
     if apply_to not in _TO_QUEUES:
         why = _WHY_NOT.get(str(apply_to), "nothing here is called so")
@@ -83,7 +91,7 @@ def policy_of(
         if "is_operator" in entry:
             policy: Policy | None = Policy.from_json(entry)
         else:
-            policy = _of_rabbitmq(entry, dict(definition), where, notes)
+            policy = _of_rabbitmq(entry, dict(definition), where, notes, is_operator=is_operator)
     except (BrokerError, PolicyError, KeyError, TypeError) as error:
         notes.add(where, str(error))
         return None
@@ -98,8 +106,10 @@ def policy_of(
 
 
 def _of_rabbitmq(
-    entry: dict[str, Any], keys: dict[str, Any], where: str, notes: Notes
+    entry: dict[str, Any], keys: dict[str, Any], where: str, notes: Notes, *, is_operator: bool
 ) -> Policy | None:
+    if is_operator:
+        _note_weaker(keys, where, notes)
     rules = rules_of(keys, RULES, where, notes, declared=False)
     definition = PolicyDefinition(
         mirrors=_mirrors(keys, where, notes),
@@ -122,8 +132,24 @@ def _of_rabbitmq(
         entry["pattern"],
         entry.get("priority", 0),
         definition,
-        vhost=entry["vhost"],
+        is_operator,
+        entry["vhost"],
     )
+
+
+def _note_weaker(keys: dict[str, Any], where: str, notes: Notes) -> None:
+    """Takes out of an operator policy's keys those that bound in the other direction here, and
+    lists those with less weight than in RabbitMQ, where an operator's text overrides a policy's."""
+    for key in ("ha-mode", "ha-params"):
+        if keys.pop(key, None) is not None:
+            notes.add(
+                where,
+                f"{key}: an operator policy of RabbitMQ bounds mirrors from below, one of ours "
+                "from above; say it by a policy",
+            )
+    for key in _OVERRIDDEN:
+        if key in keys:
+            notes.add(where, f"{key} counts only where neither queue nor policy says one")
 
 
 def _mirrors(keys: dict[str, Any], where: str, notes: Notes) -> Mirrors | None:
