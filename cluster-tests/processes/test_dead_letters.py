@@ -123,33 +123,43 @@ async def test_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
         assert (death.reason, death.queue, death.count) == (REASONS[queue], queue, 1)
 
 
-@scenario(deadline_s=90, queue="")
-async def test_letters_that_have_left_outlive_every_node(cluster: Cluster) -> None:
-    """Rejected, expired, dropped and refused: when their queues have let go of them, only the
-    dead-letter queue has them. All nodes are killed then, and each letter is there again."""
+async def reject(client: ringmq.Client, count: int) -> None:
+    """So many messages of the queue `work`."""
+    async with client.consumer("work", prefetch=count) as consumer:
+        while count > 0:
+            batch = await consumer.next_batch(timeout_s=20.0)
+            assert batch is not None, count
+            if await consumer.nack(batch, requeue=False, wait=True):
+                count -= len(batch)
+
+
+async def every_node_dies(cluster: Cluster, *, durable: bool) -> None:
+    """When these queues have let go of their letters, only the dead-letter queue has them, which is
+    durable. All nodes are killed then, and it has those of all persistent messages. Those of one
+    queue leave from two nodes, which have them from the publisher and from the ring."""
     await cluster.declare("dead")
-    await cluster.declare("work", rules=TO_DEAD)
+    await cluster.declare("work", rules=TO_DEAD, durable=durable)
     count = 30
     async with cluster.client(deadline_s=60) as client:
         await client.topology.declare_exchange("letters", ringmq.ExchangeType.FANOUT, internal=True)
         await client.topology.bind("letters", "dead")
         for queue, rules in LEAVING.items():
-            await cluster.declare(queue, rules=rules)
+            await cluster.declare(queue, rules=rules, durable=durable)
         await with_masters(cluster, work="a", dead="b", brief="a", short="b", full="c")
         for queue in KEEPS:
+            bodies = [b"%s %d" % (queue.encode(), number) for number in range(count)]
             async with client.publisher(queue) as publisher:
                 with suppress(ringmq.QueueFullError):
-                    await publisher.publish_batch(
-                        [b"%s %d" % (queue.encode(), n) for n in range(count)]
-                    )
-        async with client.consumer("work", prefetch=count) as consumer:
-            rejected = 0
-            while rejected < count:
-                batch = await consumer.next_batch(timeout_s=20.0)
-                assert batch is not None, rejected
-                await consumer.nack(batch, requeue=False, wait=True)
-                rejected += len(batch)
+                    await publisher.publish_batch(bodies)
+                if queue in ("work", "brief"):
+                    await publisher.publish_batch([b"transient"] * count, transient=True)
+        cluster.kill("a")
+        await reject(client, count // 2)
+        await cluster.start("a")
+        await with_masters(cluster, work="a")
+        await reject(client, 2 * count - count // 2)
         await letters_have_left(client)
+        assert (await client.queue("dead")).messages_ready == 6 * count - 20
         cluster.kill(*cluster.nodes)
         await cluster.start()
         await cluster.wait_synchronised("dead")
@@ -160,6 +170,19 @@ async def test_letters_that_have_left_outlive_every_node(cluster: Cluster) -> No
     assert Counter(letter.body for letter in letters) == Counter(expected)
     found = {(each.body.split()[0].decode(), each.properties.deaths[0].reason) for each in letters}
     assert found == {*REASONS.items()}
+
+
+@scenario(deadline_s=90, queue="")
+async def test_letters_that_have_left_outlive_every_node(cluster: Cluster) -> None:
+    await every_node_dies(cluster, durable=True)
+
+
+@scenario(deadline_s=90, queue="")
+async def test_persistent_letters_of_queues_that_are_not_durable_do_so_too(
+    cluster: Cluster,
+) -> None:
+    """What a message's publisher has asked for holds in each queue that it comes to."""
+    await every_node_dies(cluster, durable=False)
 
 
 @scenario(deadline_s=60, queue="")

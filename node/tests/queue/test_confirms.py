@@ -32,6 +32,17 @@ def test_transient_publish_is_safe_when_received() -> None:
     assert confirms.visible_below == 3
 
 
+def test_a_persistent_publish_is_safe_when_received_where_no_disk_counts() -> None:
+    confirms = Confirms(Inheritance(0, 0), durable=False)
+    confirms.advance(1, 0)
+    assert confirms.hide(1, 3, transient=False)
+    confirms.wait(1, 7, (1, 3), transient=False)
+    assert confirms.advance(1, 0) == [ConfirmSequences(7, ((1, 3),))]
+    assert confirms.visible_below == 3
+    assert not confirms.hide(2, 4, transient=False)
+    confirms.check(4)
+
+
 def test_transient_message_is_confirmed_while_a_persistent_one_still_hides_it() -> None:
     confirms = Confirms(Inheritance(0, 0))
     confirms.hide(1, 1, transient=False)

@@ -273,7 +273,7 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     mode: ringmq.v1.common_pb2.QueueMode.ValueType
     """Unspecified: default for a new queue, any for one that exists."""
     durable: builtins.bool
-    """False: a transient queue. All its messages are transient, and it is gone once every
+    """False: a transient queue. It keeps all its messages as transient ones, and is gone once every
     synchronised member of its ring has been restarted. Absent: true for a new queue,
     either for one that exists.
     """

@@ -2,8 +2,8 @@
 
 A publish is *safe* once the ring's watermark has reached the number of its op: `persisted`
 (on the disk of every synchronised member) for persistent messages, `received` for transient
-ones. Two things follow, and nothing else makes them happen: its publisher is confirmed, and
-its messages become *visible* to consumers.
+ones, and for all messages of a queue that isn't durable. Two things follow, and nothing else
+makes them happen: its publisher is confirmed, and its messages become *visible* to consumers.
 
 Why a message isn't visible at once (docs/decisions/0003-visible-when-confirmed.md):
 
@@ -53,17 +53,20 @@ class PendingConfirm:
 
 @value
 class HiddenPublish:
-    """Positions below `next_position` become visible when the op `number` is safe."""
+    """Positions below `next_position` become visible when the op `number` is safe: received,
+    where nobody `waits_for_disks`."""
 
     number: int
     next_position: int
-    transient: bool
+    waits_for_disks: bool
 
 
 class Confirms:
     """Of one mastership, which begins with the messages of `inheritance`."""
 
-    def __init__(self, inheritance: Inheritance) -> None:
+    def __init__(self, inheritance: Inheritance, *, durable: bool = True) -> None:
+        """`durable`: whether the queue is."""
+        self._durable = durable
         self.received = 0
         self.persisted = 0
         # Positions below this one are visible. It never falls.
@@ -71,25 +74,29 @@ class Confirms:
         self._inherited_below = inheritance.next_position
         # Some may be persistent, so they all wait for the disks.
         self._hidden = deque(
-            HiddenPublish(number, next_position, transient=False)
+            HiddenPublish(number, next_position, waits_for_disks=True)
             for number, next_position in inheritance.unsafe
         )
-        self._pending_persistent: deque[PendingConfirm] = deque()
-        self._pending_transient: deque[PendingConfirm] = deque()
+        self._pending_persisted: deque[PendingConfirm] = deque()
+        self._pending_received: deque[PendingConfirm] = deque()
 
     @property
     def hides_inheritance(self) -> bool:
         """Whether messages that were live at the take-over may still be invisible."""
         return self.visible_below < self._inherited_below
 
-    def hide(self, number: int, next_position: int, *, transient: bool) -> None:
-        """The op `number` has enqueued messages, up to `next_position`."""
+    def hide(self, number: int, next_position: int, *, transient: bool) -> bool:
+        """The op `number` has enqueued messages, up to `next_position`. Returns whether it is safe
+        already."""
         assert not self._hidden or self._hidden[-1].next_position < next_position
-        self._hidden.append(HiddenPublish(number, next_position, transient))
+        waits_for_disks = self._durable and not transient
+        self._hidden.append(HiddenPublish(number, next_position, waits_for_disks))
+        return number <= (self.persisted if waits_for_disks else self.received)
 
     def wait(self, number: int, publisher: int, sequences: Range, *, transient: bool) -> None:
         """`publisher` is to be told of these sequences when the op `number` is safe."""
-        pending = self._pending_transient if transient else self._pending_persistent
+        waits_for_disks = self._durable and not transient
+        pending = self._pending_persisted if waits_for_disks else self._pending_received
         # Only the head of a queue is compared with the watermark: a number out of order
         # would be confirmed late, or not at all.
         assert not pending or pending[-1].number <= number, (pending[-1], number)
@@ -103,7 +110,7 @@ class Confirms:
         self.received = received
         self.persisted = persisted
         hidden = self._hidden
-        while hidden and hidden[0].number <= (received if hidden[0].transient else persisted):
+        while hidden and hidden[0].number <= (persisted if hidden[0].waits_for_disks else received):
             self.visible_below = hidden.popleft().next_position
         return self.due()
 
@@ -111,8 +118,8 @@ class Confirms:
         """One effect for each publisher some of whose publishes have become safe."""
         found: dict[int, list[Range]] = {}
         for pending, watermark in (
-            (self._pending_persistent, self.persisted),
-            (self._pending_transient, self.received),
+            (self._pending_persisted, self.persisted),
+            (self._pending_received, self.received),
         ):
             while pending and pending[0].number <= watermark:
                 entry = pending.popleft()
@@ -132,10 +139,10 @@ class Confirms:
         if self._hidden:
             head = self._hidden[0]
             assert head.next_position > self.visible_below
-            assert head.number > (self.received if head.transient else self.persisted)
+            assert head.number > (self.persisted if head.waits_for_disks else self.received)
         for pending, watermark in (
-            (self._pending_persistent, self.persisted),
-            (self._pending_transient, self.received),
+            (self._pending_persisted, self.persisted),
+            (self._pending_received, self.received),
         ):
             assert all(a.number <= b.number for a, b in pairwise(pending))
             assert not pending or pending[0].number > watermark

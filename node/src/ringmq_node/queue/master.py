@@ -58,17 +58,18 @@ class QueueMaster:
         inheritance: Inheritance | None = None,
         *,
         has_dead_letters: bool = False,
+        durable: bool = True,
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`now_ms` says the time, in milliseconds since 1970; it is asked only while messages may
-        expire."""
+        """`durable`: whether the queue is. `now_ms` says the time, in milliseconds since 1970; it
+        is asked only while messages may expire."""
         self.state = state
         # How long a consumer may hold a message. None: for ever.
         self.consumer_timeout_ms: int | None = None
         self.consumers = Subscriptions(messages)
         self.published_total = 0
         self._confirms = Confirms(
-            inheritance or Inheritance(state.last_number, state.next_position)
+            inheritance or Inheritance(state.last_number, state.next_position), durable=durable
         )
         doomed = state.doomed
         live = state.live if doomed is None else state.live.without(doomed.positions)
@@ -103,9 +104,8 @@ class QueueMaster:
         return [*self.departures.born_doomed(number, op), *self._hide(number, op)]
 
     def _hide(self, number: int, op: Publish) -> list[Effect]:
-        confirms, transient = self._confirms, op.transient
-        confirms.hide(number, op.last_position + 1, transient=transient)
-        if number > (confirms.received if transient else confirms.persisted):
+        confirms = self._confirms
+        if not confirms.hide(number, op.last_position + 1, transient=op.transient):
             return []
         # In a ring of one the watermark comes while the op is being multicast, before this
         # call. No other may follow: the publisher would wait until somebody publishes again.

@@ -90,6 +90,8 @@ class Outline:
 
     first_position: int
     count: int
+    # As its publisher has asked. A queue that isn't durable keeps all messages as transient ones,
+    # and remembers which are.
     transient: bool = False
     producer_id: bytes = b""
     first_sequence: int = 0

@@ -103,6 +103,7 @@ class Mastership:
             MasterBodies(replica.store, replica.store_failed),
             inheritance,
             has_dead_letters=rules.dead_letter_exchange is not None,
+            durable=replica.record.durable,
             now_ms=replica.now_ms,
         )
         self.queue.departures.letter_window_bytes = replica.letter_desk.memory.window_bytes
@@ -269,7 +270,6 @@ class Mastership:
         self.check_serving()
         self.check_writable()
         self.publish_sessions.check_current(publisher)
-        transient = transient or not self._replica.record.durable
         last_sequence = first_sequence + len(bodies) - 1
         state = self._store.state
         if with_gaps:

@@ -232,11 +232,10 @@ class Engine:
         for name in names:
             queue = self.queues[name]
             first = queue.store.state.next_position
-            fleeting = transient or not queue.durable
-            op = Publish(first, block, fleeting, message_id=message_id)
+            op = Publish(first, block, transient, message_id=message_id)
             number = queue.append(op)
             for at, (body, its) in enumerate(zip(bodies, each, strict=True), first):
-                queue.messages[at] = Message(body, its, fleeting)
+                queue.messages[at] = Message(body, its, transient)
                 queue.ready.add(at)
             queue.note()
             queue.do(queue.master.published(number, op, -1))
@@ -340,8 +339,7 @@ class Engine:
                 messages[at] = replace(queue.graves[at], redelivered=False)
         for at in range(keep_below, keep_below + more):
             body = self.rng.randbytes(4).ljust(self.rng.choice((4, 300)))
-            transient = self.rng.random() < 0.2 or not queue.durable
-            messages[at] = Message(body, b"", transient)
+            messages[at] = Message(body, b"", self.rng.random() < 0.2)
         state = ReplicatedState(
             last_number=old.last_number + 3,
             next_position=keep_below + more,

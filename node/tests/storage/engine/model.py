@@ -113,7 +113,7 @@ class Queue:
     def begin_mastership(self) -> None:
         self.clients.clear()
         self.ready = set(self.messages)
-        self.master = QueueMaster(self.store.state, self.store)
+        self.master = QueueMaster(self.store.state, self.store, durable=self.durable)
 
     def append(self, op: Op) -> int:
         number = self.store.state.last_number + 1

@@ -179,7 +179,7 @@ def test_a_full_disk_is_told_when_there_is_something_to_be_written() -> None:
     run_store(store, work)
 
 
-def test_it_says_transient_whatever_the_op_says() -> None:
+def test_all_its_messages_are_kept_as_transient_whatever_the_op_says() -> None:
     """Also messages of an installed state, and bodies that are filled in."""
     disk = SimulatedDisk()
     store, queue = opened(disk)
@@ -197,6 +197,38 @@ def test_it_says_transient_whatever_the_op_says() -> None:
         queue.check()
         await store.sync()
         assert disk.log[since:] == []
+
+    run_store(store, work)
+
+
+def test_it_remembers_which_messages_are_persistent() -> None:
+    """Their letters are. It remembers it of pages that were folded, too, and of bodies that are
+    filled in, whatever their sender says."""
+    store, queue = opened(SimulatedDisk(), TIGHT)
+
+    def is_transient(position: int) -> bool:
+        return position // 8 % 3 == 1
+
+    def told() -> dict[int, bool]:
+        runs = queue.read(0, COUNT, bytes_max=1 << 30, messages_max=COUNT)
+        return {
+            at: run.transient
+            for run in runs
+            for at in range(run.first_position, run.last_position + 1)
+        }
+
+    async def work() -> None:
+        for first in range(0, COUNT, 8):
+            block = Block.of([b"%d" % position for position in range(first, first + 8)])
+            append(queue, Publish(first, block, is_transient(first)))
+        await until_folded(queue)
+        assert told() == {at: is_transient(at) for at in range(COUNT)}
+        state = queue.state.copy()
+        state.begin_epoch(7)
+        queue.install(state, keep_below=0)
+        queue.fill(0, Block.of([b"%d" % position for position in range(32)]), True)
+        assert told() == {at: is_transient(at) for at in range(32)}
+        queue.check()
 
     run_store(store, work)
 

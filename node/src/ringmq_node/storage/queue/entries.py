@@ -64,6 +64,7 @@ class IndexEntry:
     last: int
     start: int
     live: int
+    # Kept as such, as is all of a queue that isn't durable.
     transient: bool
     generation: int
     # The index record: its file, where it begins, and its length with the header. Without a file

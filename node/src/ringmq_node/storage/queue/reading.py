@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.queue.bodies import Bodies
@@ -26,7 +27,7 @@ def read_runs(
     """
     runs: list[Run] = []
     enough = bytes_max // 2
-    for entry, low, high, is_redelivered, count in _parts(bodies, state, first, last):
+    for entry, low, high, is_transient, is_redelivered, count in _parts(bodies, state, first, last):
         if runs and entry.bytes_of(low, low) > bytes_max:
             break
         if runs and bytes_max <= enough and entry.bytes_of(low, high) > bytes_max:
@@ -36,7 +37,7 @@ def read_runs(
         start = low - entry.first + entry.start
         stop = min(start + high - low + 1, start + messages_max, block.fit(start, bytes_max))
         part = block.slice(start, stop)
-        runs.append(Run(low, part, entry.transient, is_redelivered, count))
+        runs.append(Run(low, part, is_transient, is_redelivered, count))
         bytes_max -= part.body_bytes()
         messages_max -= part.count
         if low + part.count <= high or messages_max <= 0:
@@ -46,16 +47,29 @@ def read_runs(
 
 def _parts(
     bodies: Bodies, state: ReplicatedState, first: int, last: int
-) -> Iterator[tuple[IndexEntry, int, int, bool, int]]:
-    """Live positions of `first..last`, cut where the entry or the count changes, or redelivered
-    ones begin."""
-    counts = state.counts
+) -> Iterator[tuple[IndexEntry, int, int, bool, bool, int]]:
+    """Live positions of `first..last`, cut where the entry or the count changes, and where
+    transient or redelivered ones begin or end.
+
+    The state knows which are transient. An entry doesn't: a queue that isn't durable keeps all
+    messages as if they were.
+    """
     for entry, low, high in bodies.parts(first, last):
-        for a, b in state.redelivered.intersection(low, high):
-            if low < a:
-                yield entry, low, a - 1, False, 0
-            for start, stop, count in counts.parts(a, b):
-                yield entry, start, stop, True, count
-            low = b + 1
-        if low <= high:
-            yield entry, low, high, False, 0
+        for start, stop, is_transient in _cut_by(state.transient, low, high):
+            for a, b, is_redelivered in _cut_by(state.redelivered, start, stop):
+                if not is_redelivered:
+                    yield entry, a, b, is_transient, False, 0
+                    continue
+                for begin, end, count in state.counts.parts(a, b):
+                    yield entry, begin, end, is_transient, True, count
+
+
+def _cut_by(positions: RangeSet, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
+    """`first..last`, cut where `positions` begin or end: first, last, whether it is in them."""
+    for low, high in positions.intersection(first, last):
+        if first < low:
+            yield first, low - 1, False
+        yield low, high, True
+        first = high + 1
+    if first <= last:
+        yield first, last, False
