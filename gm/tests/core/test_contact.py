@@ -51,14 +51,14 @@ def test_it_asks_for_the_moment_at_which_it_has_waited_long_enough() -> None:
     assert member.next_deadline() == 5.0 + CONTACT_S
     ring.step("a", Tick(), now=5.0 + CONTACT_S / 2)
     assert member.refusal() is None
-    ring.step("a", LinkUp("c"), now=5.0 + CONTACT_S / 2)
+    ring.step("a", LinkUp(C), now=5.0 + CONTACT_S / 2)
     ring.step("a", Tick(), now=LATER)
     assert LOST not in ring.done["a"]
 
 
 def test_a_master_that_hears_enough_again_takes_ops() -> None:
     ring = cut_off()
-    assert FOUND in ring.step("a", LinkUp("c"), now=9.0)
+    assert FOUND in ring.step("a", LinkUp(C), now=9.0)
     assert ring.members["a"].refusal() is None
 
 

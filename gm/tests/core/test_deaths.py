@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from played_ring import LATER, A, B, C, PlayedRing, ring_of_three, view
+import pytest
+from played_ring import A2, B2, C2, LATER, A, B, C, PlayedRing, ring_of_three, view
 
 from ringmq_gm.core.events import (
     LeasesLearned,
@@ -14,14 +15,15 @@ from ringmq_gm.core.events import (
     Tick,
 )
 from ringmq_gm.core.frames import ViewTold
+from ringmq_gm.core.views import MemberId
 
 
 def test_a_new_link_brings_the_ops_that_the_old_one_lost() -> None:
     ring = ring_of_three()
     ring.multicast("a", b"1", b"2")
     ring.links["a", "b"].clear()
-    ring.step("a", LinkUp("b"))
-    ring.step("b", LinkUp("a"))
+    ring.step("a", LinkUp(B))
+    ring.step("b", LinkUp(A))
     ring.run()
     assert ring.delivered("c") == [b"1", b"2"]
 
@@ -56,6 +58,27 @@ def test_a_death_is_proposed_after_the_others_have_answered() -> None:
     assert ring.proposals("a") == []
     ring.run()
     assert ring.proposals("a") == [view(2, A, C)]
+
+
+@pytest.mark.parametrize(
+    ("dead", "neighbour", "left"), [(A2, "b", (B, C)), (B2, "c", (A, C)), (C2, "a", (A, B))]
+)
+def test_a_link_to_a_new_life_shows_that_the_one_before_it_is_dead(
+    dead: MemberId, neighbour: str, left: tuple[MemberId, ...]
+) -> None:
+    """The new life sends no frame, and no lease of it is known."""
+    ring = ring_of_three()
+    ring.crash(dead.node)
+    ring.step(neighbour, LinkUp(dead))
+    ring.run()
+    assert ring.proposals(neighbour) == [view(2, *left)]
+
+
+def test_a_new_link_to_the_same_life_puts_nobody_out() -> None:
+    ring = ring_of_three()
+    ring.step("a", LinkUp(B))
+    ring.run()
+    assert ring.proposals("a") == []
 
 
 def test_a_master_that_sees_nobody_does_not_vote_the_others_out() -> None:

@@ -43,6 +43,7 @@ from ringmq_gm.core.frames import (
     ViewTold,
     ViewWanted,
 )
+from ringmq_gm.core.views import MemberId
 
 ROLES = {
     Role.MASTER: view(5, B, A, C),
@@ -71,7 +72,8 @@ FRAMES: list[Frame] = [
 ]
 EVENTS: list[Event] = [
     *(Received(Envelope(sender, frame)) for sender in (A, C, A2) for frame in FRAMES),
-    *(kind(node) for kind in (LinkUp, LinkDown, PeerStalled) for node in "acz"),
+    *(LinkUp(life) for life in (A, A2, C, MemberId("z", 1))),
+    *(kind(node) for kind in (LinkDown, PeerStalled) for node in "acz"),
     ViewLearned(None),
     *(ViewLearned(view(epoch, A, joining(B), C)) for epoch in (4, 5, 6)),
     ViewLearned(view(6, C, A)),

@@ -232,7 +232,7 @@ def test_a_link_that_comes_up_does_not_end_the_pause() -> None:
         ring.learn(value, "c")
     ring.links["c", "a"].clear()
     ring.step("c", LinkDown("a"))
-    ring.step("c", LinkUp("a"))
+    ring.step("c", LinkUp(A))
     assert not ring.links["c", "a"]
 
 
@@ -250,5 +250,5 @@ def test_a_link_that_comes_up_ends_a_short_pause() -> None:
     ring = ring_of_three()
     ring.step("c", MembershipWanted(True))
     ring.learn(view(2, A, B), "c")
-    ring.step("c", LinkUp("a"))
+    ring.step("c", LinkUp(A))
     assert ring.links["c", "a"][0] == Ping("q", 2, 1)

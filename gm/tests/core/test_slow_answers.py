@@ -80,7 +80,7 @@ def test_when_a_link_changes_the_probe_begins_again_with_the_short_time() -> Non
     ring = without_b()
     _asked_within(ring, 20.0)
     asked = len(pings(ring))
-    ring.step("a", LinkUp("c"), now=100.0)
+    ring.step("a", LinkUp(C), now=100.0)
     assert len(pings(ring)) > asked
     deadline = ring.members["a"].next_deadline()
     assert deadline is not None
@@ -91,7 +91,7 @@ def _outside() -> RingMember:
     """d, which wants to join, and has a link to a alone."""
     outside = member_of(D)
     outside.step(MembershipWanted(True), now=0.0)
-    outside.step(LinkUp("a"), now=0.0)
+    outside.step(LinkUp(A), now=0.0)
     for node in ("b", "c"):
         outside.step(LinkDown(node), now=0.0)
     outside.step(ViewLearned(view(1, A, B, C)), now=0.0)
@@ -118,8 +118,8 @@ def test_a_joiner_that_cannot_reach_a_member_seldom_asks() -> None:
 
 def test_a_joiner_asks_at_once_when_the_link_is_there() -> None:
     outside = _outside()
-    outside.step(LinkUp("b"), now=0.1)
-    effects = outside.step(LinkUp("c"), now=0.2)
+    outside.step(LinkUp(B), now=0.1)
+    effects = outside.step(LinkUp(C), now=0.2)
     assert {each.node for each in effects if isinstance(each, Send)} == {"a", "b", "c"}
 
 

@@ -56,7 +56,7 @@ def test_a_mirror_that_was_greeted_tells_nobody() -> None:
 def test_a_new_link_brings_the_view_that_the_old_one_lost() -> None:
     ring = without_b()
     ring.step("c", Tick(), now=LATER)
-    assert Send("a", TOLD) in ring.step("c", LinkUp("a"))
+    assert Send("a", TOLD) in ring.step("c", LinkUp(A))
 
 
 def test_a_mirror_asks_its_greeter_for_the_view() -> None:

@@ -10,6 +10,7 @@ from waiting import until
 
 from ringmq_gm.broadcasts import Broadcasts
 from ringmq_gm.core.events import Event, LinkDown, LinkUp, Tick
+from ringmq_gm.core.views import MemberId
 from ringmq_gm.timers import RingTimers
 
 
@@ -42,7 +43,7 @@ def rings_of(count: int, work: int) -> tuple[Broadcasts, dict[str, Any]]:
 
 
 DOWN: Event = LinkDown("b")
-UP: Event = LinkUp("b")
+UP: Event = LinkUp(MemberId("b", 1))
 
 
 def test_the_loop_goes_on_while_thousands_of_rings_are_told() -> None:

@@ -600,6 +600,42 @@ def test_two_go_on_though_one_of_them_is_cut_from_the_registry(
     run(main())
 
 
+def test_two_go_on_though_the_third_is_a_new_life_that_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """b is back before the others have the registry again, and hosts no ring. They read nothing of
+    its new life there: the handshakes of their links alone name it."""
+
+    async def main() -> None:
+        async with proxied(tmp_path, "abc", FAST) as (cluster, proxies):
+            rings = await cluster.create_ring("r", "abc")
+            others = [cluster.nodes[name] for name in "ac"]
+            registries = [node.registry for node in others]
+
+            def cut(is_cut: bool) -> None:
+                for registry in registries:
+                    assert isinstance(registry, CutRegistry)
+                    registry.is_cut = is_cut
+
+            def linked() -> int:
+                return sum("b" in node.group.linked_nodes() for node in others)
+
+            await until(lambda: linked() == 2)
+            cut(True)
+            await cluster.nodes["b"].stop()
+            await until(lambda: linked() == 0)
+            again = await cluster.start("b", advertised=f"127.0.0.1:{proxies['b'].port}")
+            proxies["b"].target = again.port
+            await until(lambda: linked() == 2)
+            cut(False)
+            await until(lambda: synced(rings["a"].view) == ["a", "c"])
+            rings["a"].multicast(b"1")
+            await until(lambda: cluster.apps["r"]["a"].confirmed[1] == 1)
+
+    monkeypatch.setattr("group_harness.SqliteRegistry", CutRegistry)
+    run(main())
+
+
 def test_a_node_that_was_started_twice_stops_its_earlier_life(tmp_path: Path) -> None:
     async def main() -> None:
         async with local_cluster(tmp_path, "a") as cluster:

@@ -88,9 +88,9 @@ class PlayedRing:
         self.members = {member_id.node: member_of(member_id) for member_id in ids}
         self.links: dict[tuple[str, str], deque[Frame]] = {}
         self.done: dict[str, list[Effect]] = {name: [] for name in self.members}
-        for one, two in itertools.permutations(self.members, 2):
-            self.links[one, two] = deque()
-            self.step(one, LinkUp(two))
+        for one, two in itertools.permutations(ids, 2):
+            self.links[one.node, two.node] = deque()
+            self.step(one.node, LinkUp(two))
 
     def step(self, name: str, event: Event, *, now: float = 0.0) -> list[Effect]:
         member = self.members[name]

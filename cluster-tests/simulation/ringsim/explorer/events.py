@@ -122,7 +122,8 @@ class PossibleEvents:
                 yield Happening(f"down {name}-{NAMES[other]}", stepped)
             elif status == OPENING:
                 told = self._make.set_link(state, index, other, UP, clear=False)
-                stepped = self._make.step(told, index, LinkUp(NAMES[other]), path)
+                life = self._tables.nodes[state.nodes[other]].me
+                stepped = self._make.step(told, index, LinkUp(life), path)
                 yield Happening(f"up {name}-{NAMES[other]}", stepped)
             if (
                 index < other

@@ -131,7 +131,7 @@ class Transitions:
         for index in range(n):
             for other in ids:
                 if other != ids[index]:
-                    state = self.step(state, index, LinkUp(other.node), None)
+                    state = self.step(state, index, LinkUp(other), None)
             state = self.step(state, index, ViewLearned(view), None)
         while any(state.channels):
             at = next(at for at, channel in enumerate(state.channels) if channel)

@@ -210,7 +210,8 @@ class Network:
     def _tell_up(self, stream: Stream, session: int) -> None:
         if session == stream.session and stream.is_open:
             stream.is_up = True
-            self._give(stream.source, LinkUp(stream.target))
+            # The life to which it was opened: had that died since, the stream would be broken.
+            self._give(stream.source, LinkUp(self._machines[stream.target].me))
 
     def give_up_silent(self, link: Link) -> None:
         """After the ring time-out, a link breaks if an end is still not to be heard."""

@@ -73,6 +73,8 @@ class RingBeside(World):
 
     def begin(self, machine: Machine) -> None:
         """The node's process has begun."""
+        # A link names one life of the node to all of its rings.
+        assert machine.me == self._first.machines[machine.name].me
         self._begin_member(machine)
         machine.app = LogApplication(machine.disk)
         self.registry.started(machine)

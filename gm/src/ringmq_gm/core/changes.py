@@ -22,9 +22,9 @@ effect until the epoch ends, so both count it (`unresolved`):
 1. the master a is cut from the registry, and asks b to propose that c is synchronised, 2. a gives
 up, and forgets it, 3. b proposes it, and it takes effect, 4. a confirms an op that c doesn't have.
 
-A node is dead to a member if the link to it is down, or if a later life of it has been seen. A
-joiner trusts its own links less, as it may sit behind a broken one: it counts only earlier
-lives, and members that don't answer and whose lease has run out.
+A node is dead to a member if the link to it is down, or if a later life of it has been seen: behind
+a link, in a frame or in the registry. A joiner trusts its own links less, as it may sit behind a
+broken one: it counts only earlier lives, and members that don't answer and whose lease has run out.
 
 Beginning again. When no synchronised member of the view is left that could go on, the ring is
 begun again from the logs of the candidates (`View.candidates`). That is so when each of them is
@@ -312,8 +312,12 @@ class ViewChanger:
 
     # --- going on ---
 
-    def link_up(self, node: str, view: View | None) -> list[Effect]:
+    def link_up(self, life: MemberId, view: View | None) -> list[Effect]:
         """A probe that went to a node before its link was up goes again."""
+        node = life.node
+        # A new life that can't read the view has no frame to send, and may hold no lease. Its link
+        # alone shows that the life before it is dead.
+        self.lives.saw(life)
         self.lives.down.discard(node)
         self.situation_changed()
         probe = self._stage

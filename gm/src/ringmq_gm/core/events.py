@@ -38,10 +38,10 @@ class NodesKnown:
 
 @value
 class LinkUp:
-    """A link to this node has been opened, for the first time or again. Frames that were sent
-    on the link before it may be lost."""
+    """A link to this life of a node has been opened, for the first time or again. Frames that
+    were sent on the link before it may be lost."""
 
-    node: str
+    life: MemberId
 
 
 @value

@@ -14,7 +14,7 @@ class Lives:
 
     # Nodes whose link is down.
     down: set[str] = field(default_factory=set)
-    # The highest incarnation seen of each node.
+    # The highest incarnation seen of each node: behind a link, in a frame, or with a lease.
     incarnations: dict[str, int] = field(default_factory=dict)
     # The newest life of each node that has said that its member of this ring has failed. Such a
     # member isn't opened again in that life, so this is never taken back.

@@ -206,8 +206,8 @@ class RingMember:
                 return self._persisted(event.number, now)
             case ViewLearned(view):
                 return self._view_learned(view, now)
-            case LinkUp(node):
-                return self._link_up(node)
+            case LinkUp(life):
+                return self._link_up(life)
             case LinkDown(node):
                 return self._changer.link_down(node)
             case PeerStalled(node):
@@ -439,11 +439,11 @@ class RingMember:
 
     # --- links and leases ---
 
-    def _link_up(self, node: str) -> list[Effect]:
+    def _link_up(self, life: MemberId) -> list[Effect]:
         """Frames that were sent before may be lost: greets, asks and tells again."""
-        effects = self._changer.link_up(node, self.view)
+        effects = self._changer.link_up(life, self.view)
         if not isinstance(self._phase, Outside):
-            effects += self._phase.link_up(node)
+            effects += self._phase.link_up(life.node)
         return effects
 
     def _peer_stalled(self, node: str) -> list[Effect]:

@@ -241,7 +241,8 @@ class LinkKeeper:
         for finding in findings:
             match finding:
                 case Up(node):
-                    self._tell(LinkUp(node))
+                    # The link's handshake has told which life answers.
+                    self._tell(LinkUp(MemberId(node, self.known_incarnation(node))))
                 case Down(node):
                     self.noticed(node, 0)
                     self._tell(LinkDown(node))
