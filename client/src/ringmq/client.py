@@ -104,16 +104,15 @@ class Client(ConnectedClient):
 
         `replicas`: the master included; 0: as many as there are nodes, at most 3.
         `min_insync`: how many must have a message on disk before it is confirmed; 0: the
-        majority of the replicas. `mode` None: the default for a new queue, and the mode that an
-        existing queue has. `durable` False: a transient queue, which is on no disk, and gone once
-        all nodes that hold it have been restarted; None: a new queue is durable, an existing one
-        either. `master_locator`: where the master of a new queue goes; None: as a policy says, else
-        to the node with the fewest masters. A policy for the queue's name counts over `replicas`
-        and `min_insync`. `rules`: limits such as `QueueRules(max_length=1000)`; of an existing
-        queue, those that are None may be anything. An empty name: the cluster gives the queue one.
-        `exclusive`: for this client only, until it is closed or loses its connection.
-        `auto_delete`: until its last consumer has left. `exact`: an existing queue was declared
-        without what is left out here; only its mode may be any.
+        majority of the replicas. `mode` None: default for a new queue, any for one that exists.
+        `durable` False: a transient queue, which is on no disk, and gone once all nodes that hold
+        it have been restarted; None: a new queue is durable, an existing one either.
+        `master_locator`: where the master of a new queue goes; None: as a policy says, else to the
+        node with the fewest masters. A policy for the queue's name counts over `replicas` and
+        `min_insync`. `rules`: limits such as `QueueRules(max_length=1000)`; of an existing queue,
+        those that are None may be anything. An empty name: the cluster gives the queue one.
+        `exclusive`: for this client, while it is connected. `auto_delete`: until its last consumer
+        has left. `exact`: an existing one was declared without what is left out, but for its mode.
         """
         if replicas < 0 or min_insync < 0:
             raise BadRequestError(
