@@ -295,7 +295,8 @@ class NotSupportedError(RequestError):
 
 
 class ExclusiveUseError(RequestError):
-    """The queue has an exclusive consumer; or it has consumers, and this one wants to be alone."""
+    """The queue has an exclusive consumer; or this one wants to be alone, and the queue has others,
+    or was declared with `single_active_consumer`."""
 
 
 class ConsumerTimeoutError(RequestError):

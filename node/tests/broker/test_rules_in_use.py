@@ -81,6 +81,24 @@ def test_dropwhile_restart(tmp_path: Path) -> None:
     with_node(tmp_path, before, after)
 
 
+def test_a_queue_of_single_active_consumers_takes_no_exclusive_one(tmp_path: Path) -> None:
+    async def is_refused(client: Client) -> None:
+        with pytest.raises(ringmq.ExclusiveUseError, match=r"'q': .* single_active_consumer"):
+            await client.consumer("q", exclusive=True).open()
+
+    async def work(client: Client, node: Node, clock: PlayedClock) -> None:
+        await client.declare_queue("q", rules=QueueRules(single_active_consumer=True))
+        await is_refused(client)
+        async with client.consumer("q") as first, client.consumer("q") as second:
+            await is_refused(client)
+            await until(lambda: first.active and not second.active, "the first is active")
+
+    async def at_the_next_master(client: Client, node: Node, clock: PlayedClock) -> None:
+        await is_refused(client)
+
+    with_node(tmp_path, work, at_the_next_master)
+
+
 def test_what_restarts_the_clock_of_an_unused_queue(tmp_path: Path) -> None:
     async def work(client: Client, node: Node, clock: PlayedClock) -> None:
         await client.declare_queue("q", rules=QueueRules(expires_ms=HOUR_MS))

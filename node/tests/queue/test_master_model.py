@@ -448,7 +448,8 @@ class MasterMachine(RuleBasedStateMachine):
         same = [n for n, each in self.clients.items() if identity and each.identity == identity]
         others = [each for n, each in self.clients.items() if n not in same and not each.pulls]
         number = self.next_id()
-        if others and (exclusive or any(each.exclusive for each in others)):
+        is_kept_out = bool(others) and (exclusive or any(each.exclusive for each in others))
+        if is_kept_out or (exclusive and self.single):
             before = self.picture()
             with pytest.raises(NotAloneError):
                 self.master.consumer_opened(number, terms)

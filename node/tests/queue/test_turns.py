@@ -92,6 +92,19 @@ def test_an_exclusive_consumer_is_alone() -> None:
     scene.take()
 
 
+def test_none_is_exclusive_where_one_is_active_at_a_time() -> None:
+    scene = Scene()
+    scene.follow(single_active_consumer=True)
+    with pytest.raises(NotAloneError, match="single_active_consumer, so that none"):
+        scene.open(1, exclusive=True)
+    # Nothing has changed: the next one is the first.
+    scene.open(2)
+    with pytest.raises(NotAloneError, match="single_active_consumer, so that none"):
+        scene.open(3, exclusive=True)
+    scene.publish(b"x")
+    assert scene.take() == [(2, 0)]
+
+
 def test_a_stream_takes_the_place_of_an_older_one_of_the_same_consumer() -> None:
     scene = Scene()
     scene.open(1, exclusive=True, identity=b"me")

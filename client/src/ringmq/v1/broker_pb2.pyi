@@ -1514,7 +1514,9 @@ class ConsumeOpen(google.protobuf.message.Message):
     priority: builtins.int
     """Consumers of a higher priority are given messages first, as long as they have room."""
     exclusive: builtins.bool
-    """Alone: refused (EXCLUSIVE_CONSUMER) if the queue has another consumer, and others are refused."""
+    """Alone: refused (EXCLUSIVE_CONSUMER) if the queue has another consumer, or was declared with
+    `single_active_consumer`; and others are refused.
+    """
     auto_ack: builtins.bool
     """Each message is acknowledged when it has been written to this stream. If the stream breaks then,
     it is lost. `Settle` is refused.

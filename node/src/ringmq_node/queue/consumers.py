@@ -8,7 +8,8 @@ queues has a share of it as a second limit (`sharing`).
 
 An *exclusive* consumer is alone: a second one is refused, and it is refused where there is one.
 With *single active* only one of many is given messages, the one that came first; when it goes, or
-is cancelled and has settled what it had, the next one in order is active. A consumer may say an
+is cancelled and has settled what it had, the next one in order is active. Such a queue takes no
+exclusive consumer, behind which nobody could wait. A consumer may say an
 *identity*, which its stream keeps when it is opened again: so a reconnecting one isn't kept out by
 its own dead stream (`former`).
 
@@ -60,14 +61,8 @@ class ConsumerTerms:
 
 
 class NotAloneError(Exception):
-    """The queue has an exclusive consumer; or has any, and another wants to be exclusive."""
-
-    def __init__(self, *, is_exclusive: bool) -> None:
-        super().__init__(
-            "it has an exclusive consumer"
-            if is_exclusive
-            else "it has consumers, so that none can be exclusive"
-        )
+    """The queue has an exclusive consumer; or a consumer wants to be exclusive, and the queue has
+    others, or is one whose consumers wait for their turn."""
 
 
 class PrefetchUsedError(Exception):
@@ -187,13 +182,19 @@ class Subscriptions:
         stream if there is one."""
         if terms.pulls:
             return
+        if terms.exclusive and self.single_active:
+            raise NotAloneError(
+                "it was declared with single_active_consumer, so that none of its consumers can "
+                "be exclusive"
+            )
         former = self.former(terms)
         others = [one for one in self if not one.terms.pulls and one.id != former]
         if not others:
             return
-        first = others[0]
-        if first.terms.exclusive or terms.exclusive:
-            raise NotAloneError(is_exclusive=first.terms.exclusive)
+        if others[0].terms.exclusive:
+            raise NotAloneError("it has an exclusive consumer")
+        if terms.exclusive:
+            raise NotAloneError("it has consumers, so that none can be exclusive")
 
     def open(self, consumer: int, terms: ConsumerTerms) -> None:
         """It is given nothing before `begin`."""

@@ -306,7 +306,8 @@ class PlayedQueue:
         self.ids += 1
         terms = ConsumerTerms(messages, size, priority, exclusive)
         others = plain.unasked().values()
-        if others and (exclusive or any(each.exclusive for each in others)):
+        is_kept_out = bool(others) and (exclusive or any(each.exclusive for each in others))
+        if is_kept_out or (exclusive and plain.rules.single_active_consumer):
             with pytest.raises(NotAloneError):
                 self.master.consumer_opened(self.ids, terms)
             return
