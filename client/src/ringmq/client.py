@@ -154,9 +154,8 @@ class Client(ConnectedClient):
     ) -> int:
         """Deletes the queue; returns how many messages were in it.
 
-        `force`: also if it has no master, and even if it holds messages; nobody counts them
-        then. Another client's exclusive queue stays (`QueueLockedError`). 0, too, if the answer of
-        a first attempt was lost and the second found no queue.
+        `force`: also if it has no master, and even if it holds messages, which nobody counts then.
+        0, too, if the answer of a first attempt was lost and the second found no queue.
         """
         request = request_of(
             broker.DeleteQueueRequest,
