@@ -125,6 +125,7 @@ def test_what_restarts_the_clock_of_an_unused_queue(tmp_path: Path) -> None:
         assert await counts(client.get_messages("q"))
         assert await counts(client.get_messages("q", remove=True))
         assert await counts(client.declare_queue("q"))
+        assert await counts(client.check_queue("q"))
         async with client.consumer("q"):
             upkeep._used_s -= HOUR_MS
             assert not upkeep.is_unused

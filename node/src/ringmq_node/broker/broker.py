@@ -214,9 +214,8 @@ class Broker:
             try:
                 async with asyncio.timeout(caller.deadline_s):
                     info = await self._wait_info(queue)
-                    if not created and "expires_ms" in info.wanted:
-                        # A look is a use, and nothing else tells the master of this one.
-                        await self.get(queue, caller, messages_max=1, bytes_max=1, remove=False)
+                    if not created:
+                        await self._note_use(queue, info, caller)
                 return Declared(replace(info, storage=None), created)
             except BrokerError as error:
                 # Deleted since it was declared: a transient one that nobody held, for example.
@@ -224,10 +223,20 @@ class Broker:
                     raise
 
     async def declare_passively(self, queue: str, caller: Caller) -> Declared:
-        """Finds that the queue exists, and is not another connection's."""
+        """Finds that the queue exists, and is not another connection's. It is a use of the queue, as
+        each declaration."""
         await self._know(queue)
         self._check_usable(queue, caller)
-        return Declared(replace(await self.queue_info(queue, caller), storage=None), created=False)
+        async with asyncio.timeout(caller.deadline_s):
+            info = await self.queue_info(queue, caller)
+            await self._note_use(queue, info, caller)
+        return Declared(replace(info, storage=None), created=False)
+
+    async def _note_use(self, queue: str, info: QueueInfo, caller: Caller) -> None:
+        """Has the master of a queue that may expire know that it was declared again."""
+        if "expires_ms" in info.wanted:
+            # A look is a use, and nothing else tells the master of this one.
+            await self.get(queue, caller, messages_max=1, bytes_max=1, remove=False)
 
     async def _wait_info(self, queue: str) -> QueueInfo:
         """The master's description, once a master serves; the caller has the deadline."""
