@@ -223,8 +223,8 @@ class Broker:
                     raise
 
     async def declare_passively(self, queue: str, caller: Caller) -> Declared:
-        """Finds that the queue exists, and is not another connection's. It is a use of the queue, as
-        each declaration."""
+        """Finds that the queue exists, and is not another connection's. This is a use of the queue,
+        as each declaration."""
         await self._know(queue)
         self._check_usable(queue, caller)
         async with asyncio.timeout(caller.deadline_s):
