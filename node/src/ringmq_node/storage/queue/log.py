@@ -32,8 +32,9 @@ from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 from ringmq_node.storage.queue.journal import JournalWriter, Piece
 from ringmq_node.storage.queue.parts import SharedParts
 
-# Dead entries that a journal's list may have beside as many as it has living ones.
-_DEAD_MAX = 1000
+# Dead entries that a journal's list may have beside as many as it has living ones. Many queues with
+# few messages each hold so many each.
+_DEAD_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
