@@ -91,3 +91,46 @@ async def test_a_fan_out_writes_a_body_once_on_each_disk(cluster: Cluster) -> No
         stored = [path for path in cluster.data(node).rglob("*.rdq") if LARGE in path.read_bytes()]
         copies = sum(path.read_bytes().count(LARGE) for path in stored)
         assert copies == 1, (node, stored)
+
+
+async def persistent_in(client: ringmq.Client, queue: str, end: int) -> list[bool]:
+    """What the queue's replicas say of its messages, one after the other: the same."""
+    told: list[list[bool]] = []
+    for source in (ringmq.BrowseSource.MASTER, ringmq.BrowseSource.MIRROR):
+        batches = client.reader(queue).browse(0, end, source=source)
+        told.append([each async for batch in batches for each in batch.persistent])
+    assert told[0] == told[1]
+    return told[0]
+
+
+@scenario(deadline_s=60, queue="")
+async def test_persistent_messages_that_were_routed_outlive_every_node(cluster: Cluster) -> None:
+    """They come to masters on three nodes, and to a queue that isn't durable. A transient message
+    beside them changes nothing for them, nor does that queue; each reader is told which is which.
+    """
+    durable = QUEUES[:3]
+    kept: list[bytes] = []
+    asked: list[bool] = []
+    async with cluster.client() as client:
+        await cluster.declare("fleeting", durable=False)
+        for queue, node in zip((*durable, "fleeting"), (*cluster.nodes, "a"), strict=True):
+            await cluster.declare(queue)
+            await cluster.wait_synchronised(queue)
+            if await cluster.master_of(queue) != node:
+                await cluster.promote(queue, node)
+            await client.topology.bind("amq.fanout", queue)
+        async with client.publisher(exchange="amq.fanout") as publisher:
+            for number in range(12):
+                bodies = [b"%d %d" % (number, at) for at in range(5)] + [LARGE[number:]]
+                transient = number % 3 == 1
+                await publisher.publish_batch(bodies, transient=transient, mandatory=True)
+                kept += [] if transient else bodies
+                asked += [not transient] * len(bodies)
+        for queue in (*durable, "fleeting"):
+            assert await persistent_in(client, queue, len(asked)) == asked
+        cluster.kill(*cluster.nodes)
+        await cluster.start()
+        for queue in durable:
+            await cluster.wait_synchronised(queue)
+            assert (await client.get_messages(queue, 1000)).bodies == kept
+            await cluster.wait_same_bodies(queue)
