@@ -197,6 +197,36 @@ def test_a_message_and_its_letter_say_what_its_publisher_said(tmp_path: Path) ->
     with_node(tmp_path, work)
 
 
+def test_letters_go_where_their_headers_lead(tmp_path: Path) -> None:
+    """Through a headers exchange; those of one batch part there."""
+
+    async def work(client: Client, node: Node, clock: PlayedClock) -> None:
+        await client.topology.declare_exchange("by kind", ringmq.ExchangeType.HEADERS)
+        for kind in ("new", "old"):
+            await client.declare_queue(kind)
+            await client.topology.bind("by kind", kind, arguments={"kind": kind})
+        await client.declare_queue("q", rules=QueueRules(dead_letter_exchange="by kind"))
+        kinds = ["new", "old", "old", "new"]
+        said = [ringmq.Properties(headers={"kind": kind}) for kind in kinds]
+        async with client.publisher("q") as publisher:
+            await publisher.publish_batch([b"0", b"1", b"2", b"3"], said)
+        async with client.consumer("q") as consumer:
+            left = len(kinds)
+            while left:
+                batch = await consumer.next_batch(timeout_s=10.0)
+                assert batch is not None
+                await consumer.nack(batch, requeue=False, wait=True)
+                left -= len(batch)
+        for kind, bodies in {"new": [b"0", b"3"], "old": [b"1", b"2"]}.items():
+
+            async def arrived(kind: str = kind, bodies: list[bytes] = bodies) -> bool:
+                return (await client.get_messages(kind, 10)).bodies == bodies
+
+            await until(arrived, f"letters in {kind}")
+
+    with_node(tmp_path, work)
+
+
 def test_the_producer_ids_of_letters_are_the_nodes_own(tmp_path: Path) -> None:
     """A queue would take a client's messages for a node's, or letters for repeats of them."""
 
