@@ -55,7 +55,8 @@ class Policy:
     queues of one vhost: that of the client which sets it.
 
     `pattern` is a regular expression, which may match anywhere in a queue's name unless it is
-    anchored. A key that is None is left to others; one at least has to be set.
+    anchored; of lookarounds it may have `^(?!...)` at its start. A key that is None is left to
+    others; one at least has to be set.
     """
 
     name: str

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from ringmq_node.model.names import (
     DEFAULT_VHOST,
@@ -34,6 +34,7 @@ from ringmq_node.model.names import (
     shown,
     split_name,
 )
+from ringmq_node.model.patterns import Pattern, compiled
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode, QueueRecord
 from ringmq_node.model.rules import NO_RULES, QueueRules, check_offered, merged
@@ -116,33 +117,6 @@ def _text(value: object) -> str:
     return str(value.value if isinstance(value, Enum) else value)
 
 
-class Pattern(Protocol):
-    """A compiled regular expression."""
-
-    def search(self, text: str, /) -> object | None: ...
-
-
-def compiled(pattern: str) -> Pattern:
-    """Searches anywhere in a name unless it is anchored. Raises `BrokerError`."""
-    # Its time is linear in the name. Python's own `re` tries all ways through a pattern such as
-    # `(a+)+$`, and would hold the event loop for ever. Imported here: most clusters have no
-    # policies, and every command would pay for it.
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        compiled_pattern: Pattern = re2.compile(pattern, options)
-        return compiled_pattern
-    except re2.error as error:
-        raise bad_request(f"pattern {pattern!r}: {_message(error)}", field="pattern") from error
-
-
-def _message(error: Exception) -> str:
-    said = error.args[0] if error.args else ""
-    return said.decode() if isinstance(said, bytes) else str(said)
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """`is_operator`: it bounds the wishes of policies without that mark."""
@@ -166,7 +140,8 @@ class Policy:
         object.__setattr__(self, "matcher", compiled(self.pattern))
 
     def matches(self, queue: str) -> bool:
-        """`queue` is an internal name (`model.names`); the pattern is for the name in the vhost."""
+        """`queue` is an internal name (`model.names`); the pattern is for the name in the vhost.
+        Nothing else looks at a pattern."""
         vhost, name = split_name(queue)
         return vhost == self.vhost and self.matcher.search(name) is not None
 

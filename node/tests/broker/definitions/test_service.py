@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,42 @@ def test_a_queue_whose_name_the_cluster_gave_comes_back_with_its_bindings(tmp_pa
         await client.delete_queue(given)
         with pytest.raises(ringmq.AccessDeniedError):
             await client.declare_queue(given)
+
+    with_node(tmp_path, work)
+
+
+def test_rabbitmq_s_policy_for_all_queues_but_its_own_is_set_and_told_as_it_was_written(
+    tmp_path: Path,
+) -> None:
+    pattern = r"^(?!amq\.).*"
+    policy = {"vhost": "/", "name": "ha-all", "pattern": pattern, "apply-to": "all"}
+    bound = {"pattern": pattern, "apply-to": "queues", "priority": 0}
+    document = {
+        "policies": [policy | {"definition": {"ha-mode": "all"}, "priority": 0}],
+        "parameters": [
+            {"component": "operator_policy", "vhost": "/", "name": "bound"}
+            | {"value": bound | {"definition": {"max-length": 7}}}
+        ],
+    }
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        given = (await client.declare_queue()).queue
+        done = await client.topology.import_definitions(json.dumps(document).encode())
+        assert (done.created, done.unmapped, done.failed) == (2, (), ())
+        mine, others = await client.queue("q"), await client.queue(given)
+        assert (mine.policy, mine.operator_policy) == ("ha-all", "bound")
+        assert mine.wanted["max_length"] == "7"
+        assert (others.policy, others.operator_policy) == ("", "")
+        exported = json.loads(await client.topology.export_definitions())
+        assert [(each["name"], each["pattern"]) for each in exported["policies"]] == [
+            ("ha-all", pattern),
+            ("bound", pattern),
+        ]
+        # The same by hand; of both queues it applies to one.
+        again = ringmq.Policy("ha-all", pattern, mirrors=ringmq.Mirrors())
+        assert await client.operator.set_policy(again) == 1
+        with pytest.raises(ringmq.BadRequestError, match="of lookarounds one is taken"):
+            await client.operator.set_policy(replace(again, pattern="a(?=b)"))
 
     with_node(tmp_path, work)
 
