@@ -54,7 +54,12 @@ def _parts(
     The state knows which are transient. An entry doesn't: a queue that isn't durable keeps all
     messages as if they were.
     """
+    differ = bool(state.transient or state.redelivered)
     for entry, low, high in bodies.parts(first, last):
+        if not differ:
+            # As in most reads; an entry may be one message.
+            yield entry, low, high, False, False, 0
+            continue
         for start, stop, is_transient in _cut_by(state.transient, low, high):
             for a, b, is_redelivered in _cut_by(state.redelivered, start, stop):
                 if not is_redelivered:
@@ -64,12 +69,17 @@ def _parts(
                     yield entry, begin, end, is_transient, True, count
 
 
-def _cut_by(positions: RangeSet, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
+def _cut_by(positions: RangeSet, first: int, last: int) -> list[tuple[int, int, bool]]:
     """`first..last`, cut where `positions` begin or end: first, last, whether it is in them."""
-    for low, high in positions.intersection(first, last):
+    inside = positions.intersection(first, last) if positions else []
+    if not inside:
+        return [(first, last, False)]
+    parts: list[tuple[int, int, bool]] = []
+    for low, high in inside:
         if first < low:
-            yield first, low - 1, False
-        yield low, high, True
+            parts.append((first, low - 1, False))
+        parts.append((low, high, True))
         first = high + 1
     if first <= last:
-        yield first, last, False
+        parts.append((first, last, False))
+    return parts
