@@ -233,7 +233,8 @@ def test_what_can_not_be_mapped_is_listed() -> None:
         ("policy 'all'", "ha-promote-on-failure"),
         ("policy 'all'", "ha-sync-batch-size"),
         ("policy 'all'", "federation-upstream-set"),
-        ("policy 'spare'", "exchanges"),
+        ("policy 'spare'", "alternate-exchange 'x': exchanges have no policies here"),
+        ("policy 'spare'", "apply-to exchanges: exchanges have no policies here"),
     ]
     for where, why in expected:
         assert any(line.startswith(where) and why in line for line in told), (where, why, told)

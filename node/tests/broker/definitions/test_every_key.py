@@ -465,3 +465,16 @@ def test_what_is_no_parameter_is_refused_by_place(entry: Any, field: str) -> Non
     with pytest.raises(BrokerError) as caught:
         read_definitions({"parameters": [entry]})
     assert caught.value.metadata["field"] == field
+
+
+@pytest.mark.parametrize("apply_to", ["exchanges", "all"])
+def test_an_alternate_exchange_by_policy_is_listed_with_its_name(apply_to: str) -> None:
+    definition = {"alternate-exchange": "spare", "max-length": 5}
+    found = policies({"name": "p", "apply-to": apply_to, "definition": definition})
+    assert found.unmapped[0] == (
+        "policy 'p': alternate-exchange 'spare': exchanges have no policies here; declare it as "
+        "the argument of those that match"
+    )
+    # The rest of a policy for both counts.
+    taken = [each.definition for each in found.policies]
+    assert taken == ([PolicyDefinition(rules=QueueRules(max_length=5))] * (apply_to == "all"))

@@ -35,6 +35,8 @@ _OVERRIDDEN = (
     *("overflow", "dead-letter-exchange", "dead-letter-routing-key"),
     *("queue-mode", "queue-master-locator", "queue-leader-locator"),
 )
+# The one key of RabbitMQ's own that is for exchanges.
+_ALTERNATE = "alternate-exchange"
 _CLASSIC = "classic_queues"
 _TO_QUEUES = ("queues", "all", _CLASSIC)
 _WHY_NOT = {
@@ -81,17 +83,24 @@ def policy_of(
     if entry["vhost"] != DEFAULT_VHOST:
         where += f" of vhost {entry['vhost']!r}"
     notes.unread(where, entry, (*_ENTRY, "component" if is_operator else "is_operator"))
+    definition = dict(definition)
+    if (alternate := definition.pop(_ALTERNATE, None)) is not None:
+        notes.add(
+            where,
+            f"{_ALTERNATE} {alternate!r}: exchanges have no policies here; declare it as the "
+            "argument of those that match",
+        )
     apply_to = entry.get("apply-to", "all")
     if apply_to not in _TO_QUEUES:
         why = _WHY_NOT.get(str(apply_to), "nothing here is called so")
         keys = ", ".join(map(str, definition))
-        notes.add(where, f"apply-to {apply_to}: {why}; not taken, with {keys or 'no key'}")
+        notes.add(where, f"apply-to {apply_to}: {why}; not taken" + (keys and f", with {keys}"))
         return None
     try:
         if "is_operator" in entry:
             policy: Policy | None = Policy.from_json(entry)
         else:
-            policy = _of_rabbitmq(entry, dict(definition), where, notes, is_operator=is_operator)
+            policy = _of_rabbitmq(entry, definition, where, notes, is_operator=is_operator)
     except (BrokerError, PolicyError, KeyError, TypeError) as error:
         notes.add(where, str(error))
         return None
