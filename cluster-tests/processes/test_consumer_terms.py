@@ -38,7 +38,8 @@ async def counters(client: ringmq.Client, queue: str) -> tuple[int, int]:
 async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> None:
     """Several queues with the same master, so that one failover serves all of them."""
     async with cluster.client() as client:
-        queues = await declare(cluster)
+        plain = {f"{kind}.{name}": QueueRules() for name in CASES for kind in ("well", "killed")}
+        queues = await declare(cluster, TERMS | plain)
         await without_a_failover(client)
         await end_cases(client, await begin_cases(client, "well"), redelivered=False)
         for queue in ("q", "limited", "single", "changed"):
@@ -110,17 +111,92 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
             await cluster.wait_equal(queue)
 
 
-async def declare(cluster: Cluster) -> list[str]:
+# Long enough for a consumer to lose its master first, which a busy machine may take a second for.
+LATE_MS = 2000
+
+
+@scenario(deadline_s=60, queue="")
+async def test_turns_and_times_at_the_next_master(cluster: Cluster) -> None:
+    """Priorities, auto-ack and a time-out: the next master has them from the streams, which are
+    opened again with the same terms, and from the queue's rules."""
+    async with cluster.client() as client:
+        rules = {"turns": QueueRules(), "plain": QueueRules()}
+        queues = await declare(cluster, {**rules, "late": QueueRules(consumer_timeout_ms=LATE_MS)})
+        async with (
+            client.consumer("turns", prefetch=4) as low,
+            client.consumer("turns", prefetch=6, priority=9) as high,
+            client.consumer("plain", prefetch=3, auto_ack=True) as auto,
+            client.consumer("late", prefetch=1) as late,
+        ):
+            await by_priority(client, low, high)
+            await fill(client, "plain", 5)
+            await take(auto, 5)
+            await until(lambda: is_ready(client, "plain", 0), "acknowledged when sent")
+            everyone = (low, high, auto, late)
+            before = [each.generation for each in everyone]
+            await fill(client, "late", 3)
+            assert [m.redelivered for m in await take(late, 1)] == [False]
+            cluster.kill("a")
+            held = await take(late, 1)
+            assert [(m.position, m.redelivered) for m in held] == [(0, True)]
+            # The next master counts from its own delivery on, and ends the stream.
+            with pytest.raises(ringmq.ConsumerTimeoutError):
+                await late.next_batch(timeout_s=20.0)
+            await until(lambda: is_ready(client, "late", 3), "what it held is back")
+            got = [*await client.get_messages("late", 3, remove=False)]
+            assert [m.delivery_count for m in got] == [1, 0, 0]
+            await until(
+                lambda: all(
+                    now.generation > old for now, old in zip(everyone, before, strict=True)
+                ),
+                "all streams are open again",
+            )
+            await settle(low, await take(low, 4))
+            await settle(high, await take(high, 6))
+            await by_priority(client, low, high)
+            await fill(client, "plain", 10)
+            new, found = {*range(5, 15)}, set[int]()
+            while not new <= found:
+                batch = await auto.next_batch(timeout_s=15.0)
+                assert batch is not None, f"{found} came"
+                found |= {message.position for message in batch}
+            await until(lambda: is_ready(client, "plain", 0), "acknowledged when sent")
+        await cluster.start("a")
+        for queue in queues:
+            await cluster.wait_synchronised(queue)
+            await cluster.wait_equal(queue)
+
+
+async def by_priority(client: ringmq.Client, low: ringmq.Consumer, high: ringmq.Consumer) -> None:
+    """Both have room. The high one is given messages as long as it has some, and then the low one;
+    so both are full at the end."""
+    # One by one: equals would have them in turns.
+    for _ in range(6):
+        await fill(client, "turns", 1)
+    first = await take(high, 6)
+    await fill(client, "turns", 4)
+    rest = await take(low, 4)
+    assert first[-1].position < rest[0].position
+    assert await counters(client, "turns") == (0, 10)
+
+
+async def settle(consumer: ringmq.Consumer, held: list[ringmq.Message]) -> None:
+    for message in held:
+        assert await consumer.ack(message, wait=True)
+
+
+TERMS = {
+    "q": QueueRules(),
+    "plain": QueueRules(),
+    "changed": QueueRules(),
+    "limited": QueueRules(delivery_limit=1),
+    "single": QueueRules(single_active_consumer=True),
+    "hasty": QueueRules(consumer_timeout_ms=300),
+}
+
+
+async def declare(cluster: Cluster, rules: dict[str, QueueRules]) -> list[str]:
     """Queues that have the same master, so that one failover serves all of them."""
-    rules = {
-        "q": QueueRules(),
-        "plain": QueueRules(),
-        "changed": QueueRules(),
-        "limited": QueueRules(delivery_limit=1),
-        "single": QueueRules(single_active_consumer=True),
-        "hasty": QueueRules(consumer_timeout_ms=300),
-    }
-    rules |= {f"{kind}.{name}": QueueRules() for name in CASES for kind in ("well", "killed")}
     for queue, asked in rules.items():
         await cluster.declare(queue, rules=asked)
         await cluster.wait_synchronised(queue)
