@@ -32,6 +32,8 @@ def install(folder: Path) -> None:
         profile.disable()
         unready = folder / f"{os.getpid()}.unready"
         profile.dump_stats(unready)
+        # Else the next one would have all of this one in it.
+        profile.clear()
         # The bench takes a file as soon as it has its name.
         unready.rename(folder / f"{os.getpid()}.pstats")
 
