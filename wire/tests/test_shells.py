@@ -77,18 +77,24 @@ def tcp_option(protocol: WireProtocol, option: int) -> int:
     return sock.getsockopt(socket.IPPROTO_TCP, option)
 
 
+async def connected_to_a_socket() -> tuple[asyncio.Transport, WireProtocol, socket.socket]:
+    """A client's connection that keeps nothing unsent, and the peer that accepted it."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server((HOST, 0)) as listening:
+        port = listening.getsockname()[1]
+        transport, protocol = await loop.create_connection(
+            lambda: WireProtocol(WireOptions(unsent_bytes_high=0), client=True), HOST, port
+        )
+        peer, _ = listening.accept()
+    return transport, protocol, peer
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
 def test_what_the_kernel_says_that_it_takes_at_once_is_taken() -> None:
     """By a peer that doesn't read, until there is no room. Nothing is said while anything waits."""
 
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        with socket.create_server((HOST, 0)) as listening:
-            port = listening.getsockname()[1]
-            transport, protocol = await loop.create_connection(
-                lambda: WireProtocol(WireOptions(unsent_bytes_high=0), client=True), HOST, port
-            )
-            peer, _ = listening.accept()
+        transport, protocol, peer = await connected_to_a_socket()
         with peer:
             said: list[int] = []
             while (size := protocol.taken_at_once()) > 0:
@@ -111,13 +117,7 @@ def test_what_the_kernel_says_that_it_takes_at_once_is_taken() -> None:
 @pytest.mark.skipif(TCP_CORK is None, reason="Linux has it")
 def test_messages_behind_a_cork_leave_together() -> None:
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        with socket.create_server((HOST, 0)) as listening:
-            port = listening.getsockname()[1]
-            _, protocol = await loop.create_connection(
-                lambda: WireProtocol(WireOptions(unsent_bytes_high=0), client=True), HOST, port
-            )
-            peer, _ = listening.accept()
+        _, protocol, peer = await connected_to_a_socket()
         with peer:
             call = protocol.open(
                 "/x", "x", CallHandler(), scheme="http", metadata=(), timeout_s=None

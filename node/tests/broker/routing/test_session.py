@@ -679,6 +679,18 @@ def test_queues_hear_that_a_producer_has_ended_if_its_client_says_so(has_ended: 
     play(story)
 
 
+async def confirm_one_and_lose_the_master(
+    stage: Stage, client: PlayedClient, session: RoutedSession
+) -> None:
+    """q1 has confirmed all, and the way to it tries in vain to open another stream."""
+    session.publish(batch(1, b"x"))
+    await until(lambda: client.confirmed() == [1], within_s=5)
+    stage.queues.down = {"q1"}
+    stage.queues.feeds["q1"].work.set()
+    tried = stage.queues.streams
+    await until(lambda: stage.queues.streams > tried, within_s=5)
+
+
 @pytest.mark.parametrize("trouble", [None, Reason.PRODUCER_FENCED, Reason.QUEUE_NOT_FOUND])
 def test_a_queue_whose_stream_has_broken_hears_of_the_end_over_another(
     trouble: Reason | None,
@@ -690,12 +702,7 @@ def test_a_queue_whose_stream_has_broken_hears_of_the_end_over_another(
         stage.queues.bound["k"] = ("q1",)
         client = PlayedClient()
         session = stage.open(client)
-        session.publish(batch(1, b"x"))
-        await until(lambda: client.confirmed() == [1], within_s=5)
-        stage.queues.down = {"q1"}
-        stage.queues.feeds["q1"].work.set()
-        tried = stage.queues.streams
-        await until(lambda: stage.queues.streams > tried, within_s=5)
+        await confirm_one_and_lose_the_master(stage, client, session)
         session.close(has_ended=True)
         tried = stage.queues.streams
         await until(lambda: stage.queues.streams > tried, within_s=5)
@@ -721,12 +728,7 @@ def test_a_way_that_ends_for_idleness_opens_no_stream_for_its_last_word() -> Non
         stage.queues.bound["k"] = ("q1",)
         client = PlayedClient()
         session = stage.open(client, producer=b"")
-        session.publish(batch(1, b"x"))
-        await until(lambda: client.confirmed() == [1], within_s=5)
-        stage.queues.down = {"q1"}
-        stage.queues.feeds["q1"].work.set()
-        tried = stage.queues.streams
-        await until(lambda: stage.queues.streams > tried, within_s=5)
+        await confirm_one_and_lose_the_master(stage, client, session)
         session.drop_idle_ways(asyncio.get_running_loop().time() + 1)
         await until(lambda: all(task.done() for task in stage.tasks), within_s=5)
         assert stage.queues.ended == []
