@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
 from nemesis import Cluster, scenario
@@ -31,14 +30,6 @@ PATIENT: dict[str, Any] = {
 GROWTH_BYTES_MAX = 48 * MIB
 
 
-def memory_bytes(pid: int) -> int:
-    """The resident memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError(f"process {pid} has no memory")
-
-
 async def moved_of(stream: RawStream) -> Any:
     """The message that ends the stream. Before it, the publisher is told that it is held."""
     while not (response := await stream.receive()).HasField("moved"):
@@ -61,7 +52,7 @@ async def test_publisher_waits_while_mirrors_take_nothing(cluster: Cluster) -> N
         await load.finishes(within_s=10)
     (await cluster.drained("q")).judge(load)
     master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
-    before = memory_bytes(cluster.pid(master))
+    before = cluster.resident_bytes(master)
     async with RawStream(cluster.addresses[master], "Publish") as stream:
         await stream.open_publisher("q", b"eager")
         for mirror in mirrors:
@@ -72,7 +63,7 @@ async def test_publisher_waits_while_mirrors_take_nothing(cluster: Cluster) -> N
             # heartbeat, because the master reads no more; the master must not give it up for that.
             await asyncio.sleep(4.5)
             assert not offering.done()
-            assert memory_bytes(cluster.pid(master)) - before < GROWTH_BYTES_MAX
+            assert cluster.resident_bytes(master) - before < GROWTH_BYTES_MAX
             async with cluster.client(master) as client:
                 began = time.monotonic()
                 assert (await client.queue("q")).publishers == 1

@@ -1,14 +1,16 @@
 """Publishers that are held, and told why: by an alarm on any node, and by a mirror that is behind.
 
-The disks can be filled and frozen (`chaos.disks`), for which one test has to be root. CI is.
+Disks of their own can be filled, and frozen where loop devices can be had (`chaos.disks`): for these
+tests one has to be root. CI is. A mirror whose process is stopped again and again is slow anywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chaos.disks import Disks, NoDisksError
@@ -31,6 +33,10 @@ WINDOW_BYTES = 64 * MIB
 # What one node may have in memory beside its own: far less than the window.
 GROWTH_BYTES_MAX = 32 * MIB
 HELD_BYTES = 32 * MIB
+# A node tells a publisher a moment after it holds it: a stop is longer than that. It is shorter than
+# the ring's time-out, and so the mirror stays.
+STOPS_S, RUNS_S = 2.0, 0.2
+PATIENT: dict[str, object] = {"ring_timeout_s": 20.0, "lease_s": 40.0}
 
 
 class Told:
@@ -127,9 +133,46 @@ async def alarm_story(cluster: Cluster, disks: Disks) -> None:
         await cluster.wait_equal("q", on=[replica.node for replica in info.ring])
 
 
-async def slow_mirror_story(cluster: Cluster, disks: Disks) -> None:
-    """The disk of a mirror stands still. The publisher of its queue is held, one of a queue that
-    has no replica there isn't, on the same connection; no node's memory grows by the window."""
+# Makes one node of a cluster slow for as long as the block lasts.
+Slowed = Callable[[Cluster, str], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def stopped_again_and_again(cluster: Cluster, name: str) -> AsyncIterator[None]:
+    """The node's process has its processor for a tenth of the time."""
+
+    async def stutter() -> None:
+        while True:
+            cluster.pause(name)
+            await asyncio.sleep(STOPS_S)
+            cluster.resume(name)
+            await asyncio.sleep(RUNS_S)
+
+    stuttering = asyncio.create_task(stutter())
+    try:
+        yield
+    finally:
+        stuttering.cancel()
+        await asyncio.gather(stuttering, return_exceptions=True)
+        cluster.resume(name)
+
+
+def frozen_on(disks: Disks) -> Slowed:
+    @asynccontextmanager
+    async def frozen(_: Cluster, name: str) -> AsyncIterator[None]:
+        await asyncio.to_thread(disks.freeze, name)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(disks.thaw, name)
+
+    return frozen
+
+
+async def slow_mirror_story(cluster: Cluster, slowed: Slowed) -> None:
+    """A publisher at full speed fills a queue with a slow mirror. It is held and told why. One of a
+    queue without a replica there isn't, on the same connection; no node's memory grows by the
+    window. Consumers of both queues have what is confirmed."""
     async with cluster.client() as client:
         info = await client.declare_queue("slow", replicas=3, min_insync=3)
         await cluster.wait_synchronised("slow")
@@ -137,30 +180,34 @@ async def slow_mirror_story(cluster: Cluster, disks: Disks) -> None:
         while not quick.ring:
             quick = await client.queue("quick")
         behind = next(r.node for r in info.ring[1:] if r.node != quick.master)
-        before = await memory_of(cluster)
+    async with cluster.client(*cluster.others(behind), deadline_s=60.0) as client:
         told, untold = Told(), Told()
         async with (
             publisher(client, "slow", told) as slow,
             publisher(client, "quick", untold) as other,
         ):
             await slow.publish(b"before")
-            await asyncio.to_thread(disks.freeze, behind)
-            try:
-                held = [await slow.submit(BODY) for _ in range(HELD_BYTES // len(BODY))]
+            before = resident_bytes(cluster)
+            async with slowed(cluster, behind):
+                held = [await slow.submit(BODY) for _ in range(WINDOW_BYTES // len(BODY))]
                 await until(lambda: BlockReason.RING_FULL in told.now, "told why")
+                assert not all(future.done() for future in held)
                 for _ in range(20):
                     await other.publish(BODY, deadline_s=20.0)
                 assert untold.now == ()
-                after = await memory_of(cluster)
-            finally:
-                await asyncio.to_thread(disks.thaw, behind)
-            assert not all(future.done() for future in held)
+                after = resident_bytes(cluster)
             await asyncio.gather(*held)
             await until(lambda: told.now == (), "told the end")
         for node, used in after.items():
             assert used < before[node] + GROWTH_BYTES_MAX, (node, before, after)
         await cluster.wait_synchronised("slow")
         await cluster.wait_equal("slow")
+        assert (await client.queue("slow")).messages_ready == len(held) + 1
+
+
+def resident_bytes(cluster: Cluster) -> dict[str, int]:
+    """The memory of each node, of a stopped one, too."""
+    return {name: cluster.resident_bytes(name) for name in cluster.nodes}
 
 
 async def dead_node_story(cluster: Cluster, disks: Disks) -> None:
@@ -287,20 +334,42 @@ def test_a_memory_alarm_holds_the_publishers_of_all_nodes(tmp_path: Path) -> Non
     run(story())
 
 
-def test_publishers_are_held_and_told_why(tmp_path: Path) -> None:
+def test_a_full_disk_holds_the_publishers_of_all_nodes(tmp_path: Path) -> None:
     async def story(disks: Disks) -> None:
-        cluster = Cluster(
-            tmp_path,
-            data_of=disks.data,
-            disk_free_limit="200MiB",
-            ring_bytes_max=BYTES_MAX,
-            unsynced_bytes_max=BYTES_MAX,
-            slow_timeout_s=60.0,
-        )
+        cluster = Cluster(tmp_path, data_of=disks.data, disk_free_limit="200MiB")
         async with cluster, asyncio.timeout(120):
             await alarm_story(cluster, disks)
-            await slow_mirror_story(cluster, disks)
             await dead_node_story(cluster, disks)
+
+    try:
+        with Disks(tmp_path, NODES) as disks:
+            run(story(disks))
+    except NoDisksError as error:
+        pytest.skip(str(error))
+
+
+def of_small_bounds(folder: Path, **settings: Any) -> Cluster:
+    return Cluster(
+        folder,
+        ring_bytes_max=BYTES_MAX,
+        unsynced_bytes_max=BYTES_MAX,
+        slow_timeout_s=60.0,
+        **settings,
+    )
+
+
+def test_a_mirror_that_is_stopped_again_and_again_holds_one_publisher(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with of_small_bounds(tmp_path, **PATIENT) as cluster, asyncio.timeout(120):
+            await slow_mirror_story(cluster, stopped_again_and_again)
+
+    run(story())
+
+
+def test_a_mirror_whose_disk_stands_still_holds_one_publisher(tmp_path: Path) -> None:
+    async def story(disks: Disks) -> None:
+        async with of_small_bounds(tmp_path, data_of=disks.data) as cluster, asyncio.timeout(120):
+            await slow_mirror_story(cluster, frozen_on(disks))
 
     try:
         with Disks(tmp_path, NODES) as disks:

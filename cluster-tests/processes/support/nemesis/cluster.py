@@ -33,7 +33,7 @@ from nemesis.network import Network
 from nemesis.oracle import Delivered
 from nemesis.workload import Consuming, Publishing
 from ringmq.v1 import admin_pb2 as admin
-from ringmq_base.limits import GIB
+from ringmq_base.limits import GIB, KIB
 from ringmq_node.storage.disk.data_directory import PARTIAL_NAME
 
 NODES = ("a", "b", "c")
@@ -298,6 +298,13 @@ class Cluster:
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid
+
+    def resident_bytes(self, name: str) -> int:
+        """The memory of a node's process, also of one that is paused."""
+        for line in Path(f"/proc/{self.pid(name)}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * KIB
+        raise AssertionError(f"node {name} has no memory")
 
     # --- asking ---
 
