@@ -1,7 +1,7 @@
 """Publishers that are held, and told why: by an alarm on any node, and by a mirror that is behind.
 
-Disks of their own can be filled, and frozen where loop devices can be had (`chaos.disks`): for these
-tests one has to be root. CI is. A mirror whose process is stopped again and again is slow anywhere.
+Disks of their own can be filled, and frozen where loop devices can be had (`chaos.disks`). These
+tests have to be root, which CI is. A process that is stopped again and again is slow anywhere.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ WINDOW_BYTES = 64 * MIB
 # What one node may have in memory beside its own: far less than the window.
 GROWTH_BYTES_MAX = 32 * MIB
 HELD_BYTES = 32 * MIB
-# A node tells a publisher a moment after it holds it: a stop is longer than that. It is shorter than
-# the ring's time-out, and so the mirror stays.
+# A node tells a publisher a moment after it holds it: a stop is longer than that. It is shorter
+# than the ring's time-out, and so the mirror stays.
 STOPS_S, RUNS_S = 2.0, 0.2
 PATIENT: dict[str, object] = {"ring_timeout_s": 20.0, "lease_s": 40.0}
 
