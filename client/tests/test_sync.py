@@ -60,6 +60,19 @@ SCRIPT = """
         assert not client.declare_queue("t", durable=False).durable
         client.delete_queue("t")
         assert client.cluster_status().registry_available
+        policy = ringmq.Policy("p", "^q", mirrors=ringmq.Mirrors(2))
+        assert client.operator.set_policy(policy) == 2
+        assert client.operator.policies() == [policy]
+        client.operator.delete_policy("p")
+        try:
+            client.operator.delete_policy("p")
+        except ringmq.PolicyNotFoundError as error:
+            print(error)
+        client.operator.drain("a", evacuate=True)
+        client.operator.revive("a")
+        assert node.standings == {"a": (False, False)}
+        planned = client.operator.rebalance(dry_run=True)
+        assert planned == [ringmq.MasterMove("q", "a", "b")]
         assert client.delete_queue("q") == 0
         print("consumed", count)
     sync._run(node.die())

@@ -23,18 +23,18 @@ from typing import Unpack
 from ringmq.calls.loop_thread import await_on_loop as _await
 from ringmq.calls.loop_thread import run_on_loop as _run
 from ringmq.calls.loop_thread import start_on_loop as _start
+from ringmq.calls.waiting_call import waiting
 from ringmq.client import WINDOW_BYTES, Client
 from ringmq.connecting import DEADLINE_S, RECEIVE_BYTES_MAX, connect
 from ringmq.consuming.consumer import Consumer, ConsumerOptions
 from ringmq.consuming.shared_prefetch import SharedPrefetch
-from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch, Message, Properties
 from ringmq.model.positions import Numbering
-from ringmq.model.queues import BlockReason, Location, Promotion, QueueInfo, QueueMode
-from ringmq.model.rules import NO_RULES, QueueRules
+from ringmq.model.queues import BlockReason
 from ringmq.publishing.asked import MessageOptions
 from ringmq.publishing.publisher import Publisher
 from ringmq.reading.sync_reader import SyncReader
+from ringmq.sync_operator import SyncOperator
 from ringmq.sync_topology import SyncTopology
 
 
@@ -57,7 +57,7 @@ def connect_sync(
 
 class SyncClient:
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self.calls = client
 
     def __enter__(self) -> SyncClient:
         return self
@@ -71,125 +71,34 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        _run(self._client.close())
+        _run(self.calls.close())
+
+    @property
+    def deadline_s(self) -> float:
+        return self.calls.deadline_s
 
     @property
     def topology(self) -> SyncTopology:
-        return SyncTopology(self._client.topology)
+        return SyncTopology(self.calls.topology)
 
-    def declare_queue(
-        self,
-        name: str = "",
-        replicas: int = 0,
-        min_insync: int = 0,
-        *,
-        mode: QueueMode | None = None,
-        durable: bool | None = None,
-        rules: QueueRules = NO_RULES,
-        exclusive: bool | None = None,
-        auto_delete: bool | None = None,
-        exact: bool = False,
-        deadline_s: float | None = None,
-    ) -> QueueInfo:
-        return _run(
-            self._client.declare_queue(
-                name,
-                replicas,
-                min_insync,
-                mode=mode,
-                durable=durable,
-                rules=rules,
-                exclusive=exclusive,
-                auto_delete=auto_delete,
-                exact=exact,
-                deadline_s=deadline_s,
-            )
-        )
+    @property
+    def operator(self) -> SyncOperator:
+        """Policies and nodes: the calls that change the whole cluster."""
+        return SyncOperator(self.calls.operator)
 
-    def check_queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
-        return _run(self._client.check_queue(name, deadline_s=deadline_s))
-
-    def set_queue_mode(
-        self, name: str, mode: QueueMode, *, deadline_s: float | None = None
-    ) -> QueueMode:
-        return _run(self._client.set_queue_mode(name, mode, deadline_s=deadline_s))
-
-    def delete_queue(
-        self,
-        name: str,
-        *,
-        if_empty: bool = False,
-        if_unused: bool = False,
-        force: bool = False,
-        deadline_s: float | None = None,
-    ) -> int:
-        return _run(
-            self._client.delete_queue(
-                name, if_empty=if_empty, if_unused=if_unused, force=force, deadline_s=deadline_s
-            )
-        )
-
-    def purge_queue(self, name: str, *, deadline_s: float | None = None) -> int:
-        return _run(self._client.purge_queue(name, deadline_s=deadline_s))
-
-    def discard_damaged(self, name: str, *, deadline_s: float | None = None) -> int:
-        return _run(self._client.discard_damaged(name, deadline_s=deadline_s))
-
-    def queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
-        return _run(self._client.queue(name, deadline_s=deadline_s))
-
-    def queues(self, prefix: str = "", *, deadline_s: float | None = None) -> list[QueueInfo]:
-        return _run(self._client.queues(prefix, deadline_s=deadline_s))
-
-    def locate_queue(self, name: str, *, deadline_s: float | None = None) -> Location:
-        return _run(self._client.locate_queue(name, deadline_s=deadline_s))
-
-    def get_messages(
-        self,
-        queue: str,
-        messages_max: int = 100,
-        *,
-        bytes_max: int = 0,
-        remove: bool = False,
-        deadline_s: float | None = None,
-    ) -> Batch:
-        return _run(
-            self._client.get_messages(
-                queue, messages_max, bytes_max=bytes_max, remove=remove, deadline_s=deadline_s
-            )
-        )
-
-    def cluster_status(
-        self, *, with_resources: bool = False, deadline_s: float | None = None
-    ) -> ClusterStatus:
-        return _run(
-            self._client.cluster_status(with_resources=with_resources, deadline_s=deadline_s)
-        )
-
-    def promote_mirror(
-        self,
-        queue: str,
-        node: str,
-        *,
-        accept_loss: bool = False,
-        operator: str = "",
-        deadline_s: float | None = None,
-    ) -> Promotion:
-        return _run(
-            self._client.promote_mirror(
-                queue, node, accept_loss=accept_loss, operator=operator, deadline_s=deadline_s
-            )
-        )
-
-    def sync_queue(
-        self,
-        queue: str,
-        *,
-        node: str = "",
-        cancel: bool = False,
-        deadline_s: float | None = None,
-    ) -> list[str]:
-        return _run(self._client.sync_queue(queue, node=node, cancel=cancel, deadline_s=deadline_s))
+    declare_queue = waiting(Client.declare_queue)
+    check_queue = waiting(Client.check_queue)
+    set_queue_mode = waiting(Client.set_queue_mode)
+    delete_queue = waiting(Client.delete_queue)
+    purge_queue = waiting(Client.purge_queue)
+    discard_damaged = waiting(Client.discard_damaged)
+    queue = waiting(Client.queue)
+    queues = waiting(Client.queues)
+    locate_queue = waiting(Client.locate_queue)
+    get_messages = waiting(Client.get_messages)
+    cluster_status = waiting(Client.cluster_status)
+    promote_mirror = waiting(Client.promote_mirror)
+    sync_queue = waiting(Client.sync_queue)
 
     def reader(
         self,
@@ -199,7 +108,7 @@ class SyncClient:
         numbering: Numbering | None = None,
         deadline_s: float | None = None,
     ) -> SyncReader:
-        reader = self._client.reader(queue, vhost=vhost, numbering=numbering, deadline_s=deadline_s)
+        reader = self.calls.reader(queue, vhost=vhost, numbering=numbering, deadline_s=deadline_s)
         return SyncReader(reader)
 
     def publisher(
@@ -223,7 +132,7 @@ class SyncClient:
         """
 
         async def work() -> Publisher:
-            publisher = self._client.publisher(
+            publisher = self.calls.publisher(
                 queue,
                 exchange=exchange,
                 vhost=vhost,
@@ -254,7 +163,7 @@ class SyncClient:
         clients' thread."""
 
         async def work() -> Consumer:
-            consumer = self._client.consumer(
+            consumer = self.calls.consumer(
                 queue,
                 prefetch=prefetch,
                 prefetch_bytes=prefetch_bytes,
@@ -379,6 +288,14 @@ class SyncPublisher:
     def last_sequence(self) -> int:
         return self._publisher.last_sequence
 
+    @property
+    def outstanding_messages(self) -> int:
+        return self._publisher.outstanding_messages
+
+    @property
+    def node_address(self) -> str:
+        return self._publisher.node_address
+
 
 class SyncConsumer:
     def __init__(self, consumer: Consumer) -> None:
@@ -458,3 +375,19 @@ class SyncConsumer:
     @property
     def active(self) -> bool:
         return self._consumer.active
+
+    @property
+    def consumer_tag(self) -> str:
+        return self._consumer.consumer_tag
+
+    @property
+    def generation(self) -> int:
+        return self._consumer.generation
+
+    @property
+    def unsettled_messages(self) -> int:
+        return self._consumer.unsettled_messages
+
+    @property
+    def node_address(self) -> str:
+        return self._consumer.node_address

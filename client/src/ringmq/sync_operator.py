@@ -1,0 +1,23 @@
+"""What operators change, without asyncio: the calls of `ringmq.operator`, which wait."""
+
+from __future__ import annotations
+
+from ringmq.calls.waiting_call import waiting
+from ringmq.operator import Operator
+
+
+class SyncOperator:
+    """Made by `SyncClient.operator`. `verify_queue` calls its `on_progress` in the clients' own
+    thread, and it must not call this client."""
+
+    def __init__(self, calls: Operator) -> None:
+        self.calls = calls
+
+    set_policy = waiting(Operator.set_policy)
+    delete_policy = waiting(Operator.delete_policy)
+    policies = waiting(Operator.policies)
+    verify_queue = waiting(Operator.verify_queue)
+    drain = waiting(Operator.drain)
+    revive = waiting(Operator.revive)
+    forget = waiting(Operator.forget)
+    rebalance = waiting(Operator.rebalance)
