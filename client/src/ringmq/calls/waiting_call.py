@@ -14,7 +14,7 @@ Calls = TypeVar("Calls")
 Calls_co = TypeVar("Calls_co", covariant=True)
 
 
-class Waiting(Protocol[Calls_co]):
+class CallsThatWait(Protocol[Calls_co]):
     """It has the same calls, and its own wait."""
 
     @property
@@ -23,10 +23,10 @@ class Waiting(Protocol[Calls_co]):
 
 def waiting(
     call: Callable[Concatenate[Calls, P], Coroutine[object, object, R]],
-) -> Callable[Concatenate[Waiting[Calls], P], R]:
+) -> Callable[Concatenate[CallsThatWait[Calls], P], R]:
     """The same call with the same arguments, which returns when it is done."""
 
-    def waits(self: Waiting[Calls], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def waits(self: CallsThatWait[Calls], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return run_on_loop(call(self.calls, *args, **kwargs))
 
     return functools.update_wrapper(waits, call)
