@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from history.records import Ack
 from nemesis import Cluster, scenario
+from nemesis.wire import RawStream
 
 import ringmq
 
@@ -47,3 +48,22 @@ async def test_promotions_that_are_refused(cluster: Cluster) -> None:
         with pytest.raises(ringmq.BadRequestError, match="already master"):
             await client.promote_mirror("q", master)
         assert (await client.queue("q")).master == master
+
+
+@scenario(deadline_s=30)
+async def test_streams_that_are_sent_away_are_told_the_master_and_its_epoch(
+    cluster: Cluster,
+) -> None:
+    """With these a client asks for a newer one, if that master doesn't answer."""
+    master, target = [replica.node for replica in (await cluster.info("q")).ring][:2]
+    address = cluster.addresses[master]
+    async with RawStream(address, "Publish") as one, RawStream(address, "Consume") as two:
+        before = (await one.open_publisher("q", b"p")).epoch
+        await two.open_consumer("q")
+        async with cluster.client() as client:
+            promoted = await client.promote_mirror("q", target)
+        assert promoted.epoch > before
+        for stream in (one, two):
+            while not (response := await stream.receive()).HasField("moved"):
+                assert response.HasField("heartbeat")
+            assert (response.moved.node, response.moved.epoch) == (target, promoted.epoch)

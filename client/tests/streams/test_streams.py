@@ -105,6 +105,91 @@ def test_a_node_that_opens_nothing_is_left_for_the_master_that_has_followed(
     run(test)
 
 
+def test_a_master_that_is_stopped_when_a_stream_is_sent_there_is_left_for_the_next_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that has sent the stream away said in which epoch that one is master."""
+    monkeypatch.setattr("ringmq.streams.conversation.OPEN_DOUBT_S", 0.1)
+    monkeypatch.setattr("ringmq.streams.conversation.OPEN_S", 60.0)
+    monkeypatch.setattr("ringmq.streams.conversation.ANSWER_S", 60.0)
+
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect([one.address]) as client,
+        ):
+            await client.declare_queue("q")
+            one.faults.locates = (one.address, 1)
+            one.faults.moved, one.faults.moved_epoch = [two.address], 2
+            two.faults.silent = True
+
+            async def opened() -> None:
+                async with client.publisher("q") as publisher:
+                    assert publisher.node_address == one.address
+
+            work = asyncio.create_task(opened())
+            await until(lambda: two.opens == 1 and one.locates > 3)
+            assert one.opens == 1
+            one.faults.locates = (one.address, 3)
+            assert await seconds(work) < 3
+
+    run(test)
+
+
+@pytest.mark.parametrize("exchange", [None, "x"], ids=["of a queue", "of an exchange"])
+def test_a_stopped_node_at_which_a_stream_is_opened_is_left_for_another(
+    run: Run, monkeypatch: pytest.MonkeyPatch, exchange: str | None
+) -> None:
+    """Of an exchange no node is the master, and the master of a queue may be another one than the
+    relay that is stopped: nobody tells of a newer one."""
+    monkeypatch.setattr("ringmq.streams.conversation.OPEN_DOUBT_S", 0.1)
+    monkeypatch.setattr("ringmq.streams.conversation.ANSWER_S", 0.2)
+    monkeypatch.setattr("ringmq.streams.conversation.OPEN_S", 60.0)
+
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect([one.address, two.address]) as client,
+        ):
+            # So `one` is the node that has answered last.
+            two.faults.fail = [common.REASON_NO_MASTER]
+            await client.declare_queue("q")
+            two.faults.fail.clear()
+            # The fake finds exchanges among its queues: under no name.
+            one.queue("")
+            one.faults.silent = True
+
+            async def opened() -> None:
+                queue = "q" if exchange is None else ""
+                async with client.publisher(queue, exchange=exchange) as publisher:
+                    assert publisher.node_address == two.address
+
+            assert await seconds(opened()) < 3
+
+    run(test)
+
+
+def test_a_node_that_takes_long_to_open_a_stream_and_answers_is_kept(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for its quorum, or takes over."""
+    monkeypatch.setattr("ringmq.streams.conversation.OPEN_DOUBT_S", 0.1)
+    monkeypatch.setattr("ringmq.streams.conversation.ANSWER_S", 0.2)
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            node.faults.open_delay_s = 0.6
+            async with client.publisher("q"):
+                assert (node.opens, node.checks > 2) == (1, True)
+
+    run(test)
+
+
 def test_a_doubt_that_waits_for_a_stopped_node_does_not_delay_the_next_one(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

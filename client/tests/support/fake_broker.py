@@ -59,6 +59,25 @@ class Stream:
             await self._context.write(response)
 
 
+class Health(grpc.GenericRpcHandler):
+    """Of a `FakeNode`, of which it asks nothing but whether it answers."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self._node = node
+
+    def service(self, handler_call_details: Any) -> Any:
+        if handler_call_details.method != "/grpc.health.v1.Health/Check":
+            return None
+        return grpc.unary_unary_rpc_method_handler(self._check)
+
+    async def _check(self, request: bytes, context: Any) -> bytes:
+        del request, context
+        self._node.checks += 1
+        if self._node.faults.silent:
+            await asyncio.get_running_loop().create_future()
+        return b""
+
+
 class FakeNode(BrokerServicer, AdminServicer):
     """One node on a loopback port. `async with FakeNode(cluster) as node`."""
 
@@ -72,6 +91,7 @@ class FakeNode(BrokerServicer, AdminServicer):
         self.address = ""
         self.opens = 0
         self.locates = 0
+        self.checks = 0
         self.batches: list[broker.PublishBatch] = []
         self.heartbeats_seen = 0
         self.ended_producers: list[bytes] = []
@@ -88,6 +108,7 @@ class FakeNode(BrokerServicer, AdminServicer):
         )
         add_BrokerServicer_to_server(self, self._server)
         add_AdminServicer_to_server(self, self._server)
+        self._server.add_generic_rpc_handlers((Health(self),))
         port = self._server.add_insecure_port("127.0.0.1:0")
         self.address = f"127.0.0.1:{port}"
         self.cluster.addresses.append(self.address)
@@ -109,6 +130,8 @@ class FakeNode(BrokerServicer, AdminServicer):
         return self.cluster.queues.setdefault(name, Queue(name))
 
     async def _check(self, context: Any, queue: str | None = None) -> None:
+        if self.faults.silent:
+            await asyncio.get_running_loop().create_future()
         if self.faults.fail:
             await context.abort_with_status(status_of(self.faults.fail.pop(0), retry_ms=10))
         if queue is not None and queue not in self.cluster.queues:
@@ -397,7 +420,10 @@ class FakeNode(BrokerServicer, AdminServicer):
         if self.faults.open_silently:
             await asyncio.get_running_loop().create_future()
         if self.faults.moved and (address := self.faults.moved.pop(0)) is not None:
-            await context.write(kind(moved=broker.Moved(address=address)))
+            epoch = self.faults.moved_epoch
+            await context.write(
+                kind(moved=broker.Moved(node=address, address=address, epoch=epoch))
+            )
             return None
         return self.cluster.queues[name]
 

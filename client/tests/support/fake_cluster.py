@@ -60,12 +60,16 @@ class Faults:
     reject: list[broker.Rejected | None] = field(default_factory=list)
     #: Per publish or consume Open: the address of a Moved; "" if the node knows none.
     moved: list[str | None] = field(default_factory=list)
+    #: The epoch that it gives with that; 0 as an old node, which doesn't say.
+    moved_epoch: int = 0
     #: Per call of any kind: a reason to fail with.
     fail: list[common.Reason.ValueType] = field(default_factory=list)
     #: The same per publish or consume Open.
     refuse: list[common.Reason.ValueType] = field(default_factory=list)
     #: No Open is answered, as by a relay that is cut off from the master.
     open_silently: bool = False
+    #: Nothing at all is answered, as by a process that is stopped.
+    silent: bool = False
     open_delay_s: float = 0.0
     confirm_delay_s: float = 0.0
     heartbeats: bool = True

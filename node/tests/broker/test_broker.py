@@ -16,6 +16,7 @@ from ringmq_base.ranges import Range
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.caller import Caller
+from ringmq_node.broker.locating import NOWHERE
 from ringmq_node.broker.peers import Acceptance, DeleteConditions
 from ringmq_node.model.info import NodeCondition, QueueCondition
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -219,7 +220,7 @@ def test_sessions_hear_that_the_queue_was_deleted(tmp_path: Path) -> None:
         )
         assert await broker.delete("q", DeleteConditions(), CALLER) == 1
         await session.until(lambda: session.reasons == [Reason.QUEUE_NOT_FOUND])
-        assert publishing.successor() == ("", "")
+        assert publishing.successor() == NOWHERE
         assert refusal(lambda: publishing.publish(2, [b"y"], [], transient=False)).reason in (
             Reason.NOT_MASTER,
             Reason.NO_MASTER,

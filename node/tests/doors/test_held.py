@@ -12,6 +12,7 @@ import pytest
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_gm import RingClosedError
+from ringmq_node.broker.locating import NOWHERE, Location
 from ringmq_node.doors.grpc.streams import PublishStream
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import Reason
@@ -121,8 +122,8 @@ class _Publishing:
     def block_reasons(self) -> tuple[BlockReason, ...]:
         return (BlockReason.DISK,)
 
-    def successor(self) -> tuple[str, str]:
-        return "", ""
+    def successor(self) -> Location:
+        return NOWHERE
 
     def close(self, *, has_ended: bool) -> None: ...
 

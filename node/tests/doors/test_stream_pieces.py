@@ -11,6 +11,7 @@ import loops
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.pieces import PIECE_S_MAX, timed_by
 from ringmq_base.ranges import Range
+from ringmq_node.broker.locating import NOWHERE, Location
 from ringmq_node.doors.grpc.streams import Stream
 from ringmq_wire import WireCall
 from ringmq_wire.streaming import CallStream
@@ -58,8 +59,8 @@ class ReadingStream(Stream):
     def received(self, data: bytes) -> None:
         self._taken()
 
-    def successor(self) -> tuple[str, str]:
-        return "", ""
+    def successor(self) -> Location:
+        return NOWHERE
 
     def closed(self) -> None: ...
 

@@ -10,6 +10,7 @@ import pytest
 from node.tests.replica.scene import Scene, scenario
 
 from ringmq_gm import RingClosedError, Role
+from ringmq_node.broker.locating import NOWHERE
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.rules import Overflow, QueueRules
@@ -29,7 +30,7 @@ async def opened(scene: Scene, producer: bytes = b"p", *, with_gaps: bool = Fals
         scene.publisher,
         producer_id=producer,
         budget=PublishBudget(1000, lambda: 0),
-        successor=lambda _: ("", ""),
+        successor=lambda _: NOWHERE,
         with_gaps=with_gaps,
     )
     task = asyncio.create_task(opening)

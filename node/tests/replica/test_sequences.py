@@ -9,6 +9,7 @@ import pytest
 from node.tests.replica.scene import Publisher, Scene, refused, scenario
 
 from ringmq_gm import Refusal
+from ringmq_node.broker.locating import NOWHERE
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.settings import BrokerSettings
@@ -124,7 +125,7 @@ def test_nothing_overtakes_a_batch_that_will_be_sent_again(tmp_path: Path) -> No
             scene.publisher,
             producer_id=b"p",
             budget=PublishBudget(1000, lambda: 0),
-            successor=lambda _: ("", ""),
+            successor=lambda _: NOWHERE,
             with_gaps=True,
         )
         task = asyncio.create_task(opening)

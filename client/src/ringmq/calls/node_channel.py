@@ -18,13 +18,25 @@ from ringmq.v1.admin_pb2_grpc import AdminStub
 from ringmq.v1.broker_pb2_grpc import BrokerStub
 from ringmq.v1.reader_pb2_grpc import ReaderStub
 from ringmq_base.limits import KIB
-from ringmq_wire import WireChannel, WireOptions
+from ringmq_wire import Code, RpcError, WireChannel, WireOptions
 from ringmq_wire.backoff import Backoff
 
 #: Of one connection to one node.
 CONNECT_S = 2.0
 RECONNECT_FIRST_S = 0.05
 RECONNECT_MAX_S = 0.5
+
+# Any answer will do, a refusal too.
+CHECK_PATH = "/grpc.health.v1.Health/Check"
+
+
+async def answers(wire: WireChannel, timeout_s: float) -> bool:
+    """Whether the node at the other end answers anything within that time."""
+    try:
+        await wire.unary(CHECK_PATH, b"", timeout_s=timeout_s)
+    except RpcError as failure:
+        return failure.status.code is not Code.DEADLINE_EXCEEDED
+    return True
 
 
 class NodeChannel:
@@ -48,6 +60,11 @@ class NodeChannel:
         self.broker = BrokerStub(stubs)
         self.admin = AdminStub(stubs)
         self.reader = ReaderStub(stubs)
+
+    async def answers(self, timeout_s: float) -> bool:
+        """Whether the node answers anything within that time. A process that is stopped doesn't,
+        though its kernel takes in what it is sent."""
+        return await answers(self.wire, timeout_s)
 
     async def close(self) -> None:
         await self.wire.close()

@@ -26,6 +26,8 @@ class Route:
         self._queue = queue
         self._vhost = vhost or nodes.vhost
         self._hint = ""
+        # The master there and the epoch of its view, if the node told them.
+        self._hinted: tuple[str, int] | None = None
         # Addresses at which a stream failed since one last worked.
         self._failed: set[str] = set()
         # The node that was picked last to pass a stream on; empty: the master was picked.
@@ -33,12 +35,13 @@ class Route:
         # The master that `newer_master` found last.
         self._newer: Location | None = None
         #: The master that the stream which was picked last is to reach, and the epoch of its view.
-        #: None where nobody was asked: of a node's hint the epoch isn't known.
+        #: None where nobody was asked, and the node whose hint is followed didn't tell the epoch.
         self.sought: tuple[str, int] | None = None
 
-    def moved(self, address: str) -> None:
-        """A node said where the master is; empty: it doesn't know."""
-        self._hint = address
+    def moved(self, address: str, master: tuple[str, int] | None = None) -> None:
+        """A node said where the master is; empty: it doesn't know. `master`: which one, and the
+        epoch of its view."""
+        self._hint, self._hinted = address, master
 
     def failed(self, address: str, *, answered: bool = False) -> None:
         """`answered`: it has refused, with a reason. A master that does can be reached, and is
@@ -57,8 +60,9 @@ class Route:
         self._relay, self.sought = "", None
         if hint and hint not in self._failed:
             self._nodes.learn([hint])
-            if self._newer is not None and self._newer.address == hint:
-                # It may have been followed as well: the stream there asks again while it waits.
+            # It may have been followed as well: the stream there asks again while it waits.
+            self.sought = self._hinted
+            if self.sought is None and self._newer is not None and self._newer.address == hint:
                 self.sought = self._newer.node, self._newer.epoch
             return self._nodes.channel(hint)
         location, relay = await self._locate(deadline_s)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from enum import Enum, auto
-from typing import Generic
+from typing import Any, Generic
 
 from google.protobuf.message import DecodeError
 
@@ -25,9 +25,12 @@ from ringmq_wire import CallClosedError, CallStream, RpcError
 
 #: A node that takes longer to answer an Open is passed over for the moment.
 OPEN_S = 5.0
-#: How often all nodes are asked meanwhile whether there is another master. This one may wait for a
-#: quorum that another one has, or relay to a master from which it is cut off.
+#: How often all nodes are asked meanwhile whether there is another master, and this one whether it
+#: answers anything. It may wait for a quorum that another one has, relay to a master from which it
+#: is cut off, or be stopped.
 OPEN_DOUBT_S = 1.0
+#: How long a node may take for the answer to that.
+ANSWER_S = 1.5
 #: A node that answers nothing for so long, though it lives, may not be the master any more.
 DOUBT_S = 3.0
 #: How long the end of a half-closed stream is awaited before it is cancelled.
@@ -58,8 +61,9 @@ class Conversation(Generic[Request, Response]):
     """`run` once; then `progress`, `moved` and `moved_to` tell how it went.
 
     `work` is set when the speaker may have a request to write. `newer_master(node, epoch)` returns
-    the address of the master after that one, or nothing if there is none. `sought`: the master that
-    the stream is to reach, if that is known.
+    the address of the master after that one, or nothing if there is none. `answers(timeout_s)` asks
+    the node whether it answers anything. `sought`: the master that the stream is to reach, and the
+    epoch of its view, if that is known.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Conversation(Generic[Request, Response]):
         peer: str,
         name: str,
         newer_master: Callable[[str, int], Awaitable[str]],
+        answers: Callable[[float], Awaitable[bool]],
         sought: tuple[str, int] | None = None,
     ) -> None:
         self._speaker: Speaker[Request, Response] = speaker
@@ -88,12 +93,13 @@ class Conversation(Generic[Request, Response]):
         # When the node last did anything that we wanted, or we wanted nothing.
         self._answered_at = 0.0
         self._newer_master = newer_master
+        self._answers = answers
         # The master that the stream goes to, and the epoch of its view.
         self._master = sought
         # When the phase must have ended; not in LIVE.
         self._limit_at = 0.0
-        # Asks for the next master. Each is bounded in time, and one that waits for a stopped node
-        # delays none of those that begin later.
+        # Each asks for the next master, or whether the node answers. They are bounded in time, and
+        # one that waits for a stopped node delays none of those that begin later.
         self._doubts: set[asyncio.Task[None]] = set()
         #: Whether the node did anything that we wanted of it.
         self.progress = False
@@ -102,6 +108,8 @@ class Conversation(Generic[Request, Response]):
         #: Whether the node sent us away, and to which address; empty: it knows none.
         self.moved = False
         self.moved_to = ""
+        #: That master and the epoch of its view, if the node has told.
+        self.moved_master: tuple[str, int] | None = None
         self.moved_reason = common.REASON_UNSPECIFIED
         self._phase = ConversationPhase.OPENING
         self._become(ConversationPhase.OPENING)
@@ -151,6 +159,8 @@ class Conversation(Generic[Request, Response]):
         self.moved = True
         self.moved_to = response.moved.address
         self.moved_reason = response.moved.reason
+        if response.moved.epoch:
+            self.moved_master = (response.moved.node, response.moved.epoch)
         self._speaker.moved()
         self._work.set()
         self._become(ConversationPhase.MOVED)
@@ -240,7 +250,7 @@ class Conversation(Generic[Request, Response]):
 
     def _set_limit(self) -> None:
         """Has the timer go off at the end of the phase, or when it is time to doubt."""
-        may_doubt = self._phase is ConversationPhase.OPENING and self._master is not None
+        may_doubt = self._phase is ConversationPhase.OPENING
         doubt_at = self._loop.time() + OPEN_DOUBT_S
         self._timer.set_at(min(self._limit_at, doubt_at) if may_doubt else self._limit_at)
 
@@ -252,7 +262,9 @@ class Conversation(Generic[Request, Response]):
         if self._phase is ConversationPhase.LIVE:
             self._watch()
         elif self._loop.time() < self._limit_at:
-            self._doubt()
+            if self._master is not None:
+                self._doubt()
+            self._begin(self._look_whether_it_answers())
             self._set_limit()
         else:
             self._give_up(TIME_LIMITS[self._phase][1])
@@ -294,8 +306,10 @@ class Conversation(Generic[Request, Response]):
     def _doubt(self) -> None:
         """Asks all nodes whether there is another master, while this one may yet answer."""
         assert self._master is not None
-        looking = self._look_for_newer(self._master)
-        task = self._loop.create_task(looking, name=f"{self._name}-doubt")
+        self._begin(self._look_for_newer(self._master))
+
+    def _begin(self, doubt: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(doubt, name=f"{self._name}-doubt")
         self._doubts.add(task)
         task.add_done_callback(self._doubts.discard)
 
@@ -307,3 +321,9 @@ class Conversation(Generic[Request, Response]):
             self.moved = True
             self.moved_to = address
             self._give_up(f"no answer yet, and {address} is master by now")
+
+    async def _look_whether_it_answers(self) -> None:
+        """A node that opens nothing for a while may have a reason, unless it is stopped: then any
+        other one is better."""
+        if not await self._answers(ANSWER_S) and self._phase is ConversationPhase.OPENING:
+            self._give_up(f"no answer to anything in {ANSWER_S:g} s")

@@ -174,6 +174,7 @@ class Keeper(Generic[Request, Response]):
                 peer=node.address,
                 name=self._name,
                 newer_master=self._route.newer_master,
+                answers=node.answers,
                 sought=self._route.sought,
             )
             try:
@@ -183,7 +184,7 @@ class Keeper(Generic[Request, Response]):
                 out_of_touch = conversation.out_of_touch
                 if moved:
                     # Also if the stream broke after it had said so.
-                    self._route.moved(conversation.moved_to)
+                    self._route.moved(conversation.moved_to, conversation.moved_master)
         except RingMQError as error:
             trouble = error
         return Ending(trouble, progress, moved, out_of_touch)

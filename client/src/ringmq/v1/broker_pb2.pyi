@@ -1415,18 +1415,24 @@ class Moved(google.protobuf.message.Message):
     NODE_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
     node: builtins.str
     address: builtins.str
     """Empty: ask LocateQueue."""
     reason: ringmq.v1.common_pb2.Reason.ValueType
+    epoch: builtins.int
+    """Of the view that names that master; 0: not told. A client that waits for this master can ask
+    whether there is a newer one.
+    """
     def __init__(
         self,
         *,
         node: builtins.str = ...,
         address: builtins.str = ...,
         reason: ringmq.v1.common_pb2.Reason.ValueType = ...,
+        epoch: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["address", b"address", "node", b"node", "reason", b"reason"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["address", b"address", "epoch", b"epoch", "node", b"node", "reason", b"reason"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Moved: typing_extensions.TypeAlias = Moved

@@ -30,6 +30,10 @@ class FindsMasters(Protocol):
         relays it, if that one is among those that `failed`. Raises `BrokerError`."""
         ...
 
+    def master_of(self, queue: str) -> tuple[str, int] | None:
+        """The master that this node knows of, and the epoch of its view."""
+        ...
+
     def newer_master(self, queue: str, node: str, epoch: int) -> str:
         """The address of the master that has followed that one; empty: none is known."""
         ...

@@ -30,6 +30,10 @@ class Location:
     epoch: int
 
 
+# Of no master that this node knows.
+NOWHERE = Location("", "", 0)
+
+
 class Locator:
     """See the module. Each method raises `BrokerError`."""
 
@@ -105,16 +109,16 @@ class Locator:
         master = self.master_of(queue)
         return Location(master.node, self._cluster.address_of(master), self.view_of(queue).epoch)
 
-    def successor(self, queue: str) -> tuple[str, str]:
-        """Node and address of the master for a session that has to move; empty where unknown."""
+    def successor(self, queue: str) -> Location:
+        """The master for a session that has to move; `NOWHERE` if it is unknown."""
         try:
-            master = self.master_of(queue)
+            location = self.locate(queue)
         except BrokerError:
-            return "", ""
-        if master == self._cluster.me and not self._gate.is_open:
+            return NOWHERE
+        if location.node == self._cluster.me.node and not self._gate.is_open:
             # This node has left its rings and hears no more of them: the view is out of date.
-            return "", ""
-        return master.node, self._cluster.address_of(master)
+            return NOWHERE
+        return location
 
     async def route(self, queue: str, *, forwarded: bool) -> str:
         """The address of the master's node; empty if that is this node.

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_node.broker.deleting import check_not_deleting
+from ringmq_node.broker.locating import Location
 from ringmq_node.broker.routing.stamp import STAMP_BYTES_MAX, noted
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.rules import PRIORITIES_MAX, check_ttl
@@ -55,7 +56,7 @@ class Publishing:
         number: int,
         last_sequence: int,
         budget: PublishBudget,
-        successor: Callable[[str], tuple[str, str]],
+        successor: Callable[[str], Location],
         with_gaps: bool = False,
     ) -> None:
         # The highest sequence of this producer that the queue has; 0: none.
@@ -85,7 +86,7 @@ class Publishing:
         *,
         producer_id: bytes,
         budget: PublishBudget,
-        successor: Callable[[str], tuple[str, str]],
+        successor: Callable[[str], Location],
         with_gaps: bool = False,
     ) -> Publishing:
         """Raises `BrokerError` if the queue can't be served, or the producer id is too long,
@@ -214,8 +215,8 @@ class Publishing:
                 self._refusal = error
             raise
 
-    def successor(self) -> tuple[str, str]:
-        """Node and address of the new master, for a session that has heard `moved`."""
+    def successor(self) -> Location:
+        """The new master, for a session that has heard `moved`."""
         return self._successor(self._mastership.name)
 
     def close(self, *, has_ended: bool = False) -> None:

@@ -72,6 +72,9 @@ class PlayedNodes:
         self.failed.append(failed)
         return f"node-{len(self.failed)}"
 
+    def master_of(self, queue: str) -> tuple[str, int] | None:
+        return None
+
     def newer_master(self, queue: str, node: str, epoch: int) -> str:
         return ""
 

@@ -11,6 +11,7 @@ from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.ranges import Range
 from ringmq_base.window import Share
 from ringmq_node.broker.deleting import check_not_deleting
+from ringmq_node.broker.locating import Location
 from ringmq_node.broker.peers import Got
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import (
@@ -45,7 +46,7 @@ class Consuming:
         *,
         terms: ConsumerTerms,
         auto_ack: bool = False,
-        successor: Callable[[str], tuple[str, str]],
+        successor: Callable[[str], Location],
         seen: ConsumersSeen,
     ) -> None:
         """A prefetch of 0 is the default. Raises `BrokerError` if the queue can't be served, is
@@ -177,8 +178,8 @@ class Consuming:
         """Whether the door has more deliveries to send than it may have."""
         self._subscribers.hold(self.number, held=held)
 
-    def successor(self) -> tuple[str, str]:
-        """Node and address of the new master, for a session that has heard `moved`."""
+    def successor(self) -> Location:
+        """The new master, for a session that has heard `moved`."""
         return self._successor(self._mastership.name)
 
     def close(self, *, in_good_order: bool = False) -> None:

@@ -70,6 +70,10 @@ class ConsumeFeed(Protocol):
         """The answer to the oldest pull; an error leaves the stream as it is."""
         ...
 
+    def master(self) -> tuple[str, int] | None:
+        """The master that this node knows of, and the epoch of its view."""
+        ...
+
     def newer_master(self, node: str, epoch: int) -> str:
         """The address of the master that has followed that one; empty: none is known."""
         ...

@@ -36,6 +36,7 @@ class Subscribing:
     def begin(self, masters: FindsMasters, locator: Locator, seen: ConsumersSeen) -> None:
         """By the broker, whose part it is, before anything else."""
         self.address_of = masters.address_of
+        self.master_of = masters.master_of
         self.newer_master = masters.newer_master
         self._locator = locator
         self._seen = seen

@@ -225,6 +225,9 @@ class QueueSubscription:
     def next(self) -> Word | None:
         return self._words.next()
 
+    def master(self) -> tuple[str, int] | None:
+        return self._host.master_of(self.queue)
+
     def newer_master(self, node: str, epoch: int) -> str:
         return self._host.newer_master(self.queue, node, epoch)
 

@@ -253,6 +253,13 @@ class Routing:
         relays = (each for each in others if each and each != mine and each not in failed)
         return next(relays, address)
 
+    def master_of(self, queue: str) -> tuple[str, int] | None:
+        try:
+            location = self._locator.locate(queue)
+        except BrokerError:
+            return None
+        return location.node, location.epoch
+
     def newer_master(self, queue: str, node: str, epoch: int) -> str:
         try:
             location = self._locator.locate(queue)

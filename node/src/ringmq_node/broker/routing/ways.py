@@ -87,6 +87,10 @@ class Feed(Protocol):
         """Why the master holds a batch; empty: it goes on."""
         ...
 
+    def master(self) -> tuple[str, int] | None:
+        """The master that this node knows of, and the epoch of its view."""
+        ...
+
     def newer_master(self, node: str, epoch: int) -> str:
         """The address of the master that has followed that one; empty: none is known."""
         ...
@@ -221,6 +225,9 @@ class Way:
         elif not self._is_down and now >= self._failing_since + DOWN_AFTER_S:
             self._is_down = True
             self._ends.down(self.queue, is_down=True)
+
+    def master(self) -> tuple[str, int] | None:
+        return self._host.master_of(self.queue)
 
     def newer_master(self, node: str, epoch: int) -> str:
         return self._host.newer_master(self.queue, node, epoch)

@@ -8,6 +8,9 @@ connections are those that the node has to its peers.
 
 from __future__ import annotations
 
+from functools import partial
+
+from ringmq.calls.node_channel import answers
 from ringmq.errors import RingMQError
 from ringmq.streams.conversation import Conversation
 from ringmq.streams.speaker import Request, Response, Speaker
@@ -245,8 +248,11 @@ class OutwardStreams:
         what: str,
     ) -> Conversation[Request, Response]:
         """A stream to its end. Raises `BrokerError`."""
+        # Now: while the stream begins, this node may hear of a newer master than that at `address`.
+        sought = feed.master()
+        wire = self._channels.to(address)
         try:
-            call = await self._channels.to(address).stream(speaker.path)
+            call = await wire.stream(speaker.path)
         except RpcError as error:
             raise from_call(error, repeatable=True) from error
 
@@ -260,6 +266,8 @@ class OutwardStreams:
             peer=address,
             name=f"{what} {shown(feed.queue)}",
             newer_master=newer_master,
+            answers=partial(answers, wire),
+            sought=sought,
         )
         try:
             await conversation.run()

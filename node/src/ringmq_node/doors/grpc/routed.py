@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.ranges import Range
 from ringmq_node.broker.broker import Broker
+from ringmq_node.broker.locating import NOWHERE, Location
 from ringmq_node.broker.routing.batch import RoutedBatch
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
 from ringmq_node.broker.routing.session import RoutedSession
@@ -177,9 +178,9 @@ class RoutedStream(Stream):
     def ranges_response(self, ranges: Sequence[Range]) -> broker.PublishResponse:
         return broker.PublishResponse(confirmed=broker.Confirmed(sequences=ranges_to_wire(ranges)))
 
-    def successor(self) -> tuple[str, str]:
+    def successor(self) -> Location:
         # Any other node will do, and the client knows them.
-        return "", ""
+        return NOWHERE
 
     def closed(self) -> None:
         self.teller.close()

@@ -19,6 +19,7 @@ from ringmq_base.ranges import Range
 from ringmq_gm import RingClosedError
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.consuming.consumer import Consuming
+from ringmq_node.broker.locating import Location
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.doors.grpc.batches import encoded_properties, parse_publish
 from ringmq_node.doors.grpc.blocked import BlockTeller
@@ -134,8 +135,8 @@ class Stream:
 
     def moved(self, reason: Reason) -> None:
         """The queue's master is elsewhere now, or nowhere (`replica.sessions`)."""
-        node, address = self.successor()
-        moved = broker.Moved(node=node, address=address, reason=reason_to_wire(reason))
+        to, why = self.successor(), reason_to_wire(reason)
+        moved = broker.Moved(node=to.node, address=to.address, epoch=to.epoch, reason=why)
         self.writer.put(self.moved_response(moved))
         self.writer.close()
 
@@ -161,8 +162,8 @@ class Stream:
         """Whether more waits to be sent than may wait."""
 
     @abstractmethod
-    def successor(self) -> tuple[str, str]:
-        """Node and address of the new master."""
+    def successor(self) -> Location:
+        """The new master."""
 
     @abstractmethod
     def closed(self) -> None: ...
@@ -331,7 +332,7 @@ class PublishStream(Stream):
     def ranges_response(self, ranges: Sequence[Range]) -> broker.PublishResponse:
         return broker.PublishResponse(confirmed=broker.Confirmed(sequences=ranges_to_wire(ranges)))
 
-    def successor(self) -> tuple[str, str]:
+    def successor(self) -> Location:
         return self.publishing.successor()
 
     def closed(self) -> None:
@@ -484,7 +485,7 @@ class ConsumeStream(Stream):
     def ranges_response(self, ranges: Sequence[Range]) -> broker.ConsumeResponse:
         return broker.ConsumeResponse(settled=broker.Settled(positions=ranges_to_wire(ranges)))
 
-    def successor(self) -> tuple[str, str]:
+    def successor(self) -> Location:
         return self.consuming.successor()
 
     def closed(self) -> None:
