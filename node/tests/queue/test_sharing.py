@@ -69,6 +69,43 @@ def test_a_message_larger_than_its_share_waits_and_its_size_is_told() -> None:
     assert (scene.take(), scene.shorts()) == ([], [(1, True, 8)])
 
 
+def test_its_prefetch_in_bytes_holds_also_for_the_first_messages_that_it_takes() -> None:
+    """Found by a plan of `fuzz_queue`, seed 137: it got as many bytes as its share had."""
+    scene = Shared()
+    scene.open(1, shares_window=True)
+    scene.do(scene.master.prefetch_changed(1, 100, 5))
+    scene.share(1, 10, 1000)
+    scene.publish(b"1234", b"1234", b"1234")
+    assert scene.take() == [(1, 0)]
+
+
+def test_it_is_told_again_of_a_message_that_comes_back() -> None:
+    """Its share is too small for the message, which another consumer takes and lets go of (seed
+    1489): it stayed parked, and its window never knew that it wanted more."""
+    scene = Shared()
+    scene.open(1, shares_window=True)
+    scene.share(1, 10, 3)
+    scene.publish(b"1234")
+    assert (scene.take(), scene.shorts()) == ([], [(1, True, 4)])
+    scene.open(2)
+    assert (scene.take(), scene.shorts()) == ([(2, 0)], [(1, False, 0)])
+    scene.do(scene.master.consumer_closed(2))
+    assert (scene.take(), scene.shorts()) == ([], [(1, True, 4)])
+
+
+def test_it_is_told_of_a_smaller_message_behind_one_that_its_prefetch_kept_from_it() -> None:
+    scene = Shared()
+    scene.open(1, shares_window=True)
+    scene.do(scene.master.prefetch_changed(1, 100, 6))
+    scene.share(1, 10, 3)
+    scene.publish(b"1")
+    scene.publish(b"123456")
+    scene.publish(b"1234")
+    assert (scene.take(), scene.shorts()) == ([(1, 0)], []), "its prefetch is too small"
+    scene.open(2, messages=1)
+    assert (scene.take(), scene.shorts()) == ([(2, 1)], [(1, True, 4)])
+
+
 def test_one_that_waits_behind_the_active_one_is_not_short() -> None:
     scene = Shared()
     scene.follow(single_active_consumer=True)

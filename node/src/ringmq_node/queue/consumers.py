@@ -316,10 +316,22 @@ class Subscriptions:
         """It is next, and has no room for the message in front, of this size."""
         room, own = subscription.room_bytes, subscription.own_room_bytes
         assert room is not None, "a message of any size is taken by a consumer that has none"
-        self._turns.park(subscription.id, room)
-        if subscription.share is None or (own is not None and own < front_bytes):
+        if own is not None and (subscription.share is None or own < front_bytes):
+            # By its own room: a smaller message may be one that only its share keeps from it, and
+            # then it has to be told.
+            self._turns.park(subscription.id, own)
             return []
+        self._turns.park(subscription.id, room)
         return self.sharing.too_large(subscription.id, front_bytes)
+
+    def untell(self, *, empty: bool) -> list[TellShort]:
+        """The consumers that are short no more; `empty`: no message is there."""
+        told = self.sharing.untell(empty=empty)
+        for each in told:
+            # A parked one has its turn at the next message, and is told again that it is short:
+            # a message that was taken by another consumer may come back as large as before.
+            self._place(self._by_id[each.consumer])
+        return told
 
     @property
     def has_parked(self) -> bool:

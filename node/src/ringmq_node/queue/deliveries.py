@@ -34,10 +34,12 @@ def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[
             effects.append(DeliverMore())
             return effects
         room = consumer.room_bytes
+        # Beyond the first message, of which a consumer that has none may exceed its prefetch.
+        own_bytes = consumer.prefetch_bytes - consumer.outstanding_bytes
         runs = ready.take(
             visible_below,
             messages_max=min(consumer.room_messages, TURN_MESSAGES_MAX),
-            bytes_max=min(consumer.prefetch_bytes if room is None else room, TURN_BYTES_MAX),
+            bytes_max=min(own_bytes, own_bytes if room is None else room, TURN_BYTES_MAX),
             first_bytes_max=room,
             runs_max=PIECE_RUNS_MAX,
         )
@@ -51,7 +53,7 @@ def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[
         consumers.deliver(consumer, runs)
         effects.append(DeliverRuns(consumer.id, tuple(runs)))
     if consumers.sharing.has_told:
-        effects += consumers.sharing.untell(empty=not ready.has_visible(visible_below))
+        effects += consumers.untell(empty=not ready.has_visible(visible_below))
     return effects
 
 

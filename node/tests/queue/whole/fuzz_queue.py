@@ -14,13 +14,14 @@ from collections import Counter
 from dataclasses import dataclass
 
 from node.tests.plans import Failure, fuzz
-from node.tests.queue.whole.played import PlayedQueue
+from node.tests.queue.whole.readers import ReadQueue
 from node.tests.storage.engine.hand import by_hand
 
 from ringmq_node.model.rules import Overflow, QueueRules
+from ringmq_node.queue.leases import LeaseAction
 from ringmq_node.storage import StoreLimits
 
-# The name of a method of `PlayedQueue`, and its arguments.
+# The name of a method of `ReadQueue`, and its arguments.
 Step = tuple[str, dict[str, object]]
 VERBS = ("acked", "acked", "rejected", "requeued")
 
@@ -69,6 +70,7 @@ def random_step(rng: random.Random, *, letters: bool) -> Step:
                     "size": size,
                     "priority": some([0, 0, 1, -1]),
                     "exclusive": rng.random() < 0.1,
+                    "shares_window": rng.random() < 0.4,
                 },
             ),
         ),
@@ -78,6 +80,26 @@ def random_step(rng: random.Random, *, letters: bool) -> Step:
         (4, ("get", {"count": some([1, 2, 9])})),
         (6, ("open_puller", {"messages": messages, "size": size})),
         (8, ("pull", {"which": which, "count": some([1, 2, 9])})),
+        (
+            8,
+            (
+                "change_share",
+                {"which": which, "messages": some([0, 1, 2, 5]), "size": some([0, 10, 50, 500])},
+            ),
+        ),
+        (
+            6,
+            (
+                "change_lease",
+                {
+                    "action": some([*LeaseAction]),
+                    "name": some(["n", "m"]),
+                    "who": rng.randint(0, 2),
+                    "ttl_ms": some([100, 105, 130]),
+                },
+            ),
+        ),
+        (4, ("acknowledge_below", {"quarters": some([1, 2, 4, 4])})),
         (1, ("purge", {})),
         (5, ("follow", {"rules": random_rules(rng, letters=letters)})),
         (8, ("wait", {"ms": some([1, 7, 60])})),
@@ -113,7 +135,7 @@ class Plan:
 
 def run(plan: Plan, events: Counter[str]) -> Failure | None:
     with by_hand(segment_positions=16) as hand:
-        played = PlayedQueue(hand, plan.limits, random.Random(plan.seed), plan.levels)
+        played = ReadQueue(hand, plan.limits, random.Random(plan.seed), plan.levels)
         at = 0
         try:
             played.follow(plan.rules)

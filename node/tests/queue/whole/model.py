@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ringmq_base.window import Share
 from ringmq_node.model.rules import NO_RULES, Overflow, QueueRules
 from ringmq_node.queue.ops import AT_ONCE
 
@@ -31,6 +32,8 @@ class PlainConsumer:
     priority: int
     exclusive: bool
     pulls: bool = False
+    # Of its window, if it shares one.
+    share: Share | None = None
     has: dict[int, PlainMessage] = field(default_factory=dict)
     # The first look at the clock after the delivery; None: not yet.
     since: dict[int, int | None] = field(default_factory=dict)
@@ -40,8 +43,19 @@ class PlainConsumer:
         return not self.pulls and self.has_room(message)
 
     def has_room(self, message: PlainMessage) -> bool:
-        size = sum(len(each.body) for each in self.has.values()) + len(message.body)
-        return len(self.has) < self.messages_max and (not self.has or size <= self.bytes_max)
+        share = self.share
+        fits = share is None or (
+            len(self.has) < share.messages and self.size_with(message) <= share.size_bytes
+        )
+        return fits and self.has_own_room(message)
+
+    def has_own_room(self, message: PlainMessage) -> bool:
+        """Whatever its share is."""
+        fits = not self.has or self.size_with(message) <= self.bytes_max
+        return fits and len(self.has) < self.messages_max
+
+    def size_with(self, message: PlainMessage) -> int:
+        return sum(len(each.body) for each in self.has.values()) + len(message.body)
 
 
 class PlainQueue:
@@ -145,7 +159,7 @@ class PlainQueue:
         self.safe_counts = {at: message.count for at, message in self.messages.items()}
 
     def judge_letters(self, arrived: Iterable[tuple[int, bytes]]) -> None:
-        """Of those that left together, the ones in front have come first."""
+        """Those that left together have come as they were published, whatever their priority."""
         last: dict[int, int] = {}
         for position, body in arrived:
             leaving = self.left_with[body]

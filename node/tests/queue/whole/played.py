@@ -19,6 +19,7 @@ from node.tests.storage.engine.hand import Hand
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 
 from ringmq_base.ranges import Range, RangeSet
+from ringmq_base.window import NOTHING
 from ringmq_node.model.rules import QueueRules
 from ringmq_node.queue import backlog, deadletters, deliveries, ops
 from ringmq_node.queue.block import Block
@@ -156,6 +157,11 @@ class PlayedQueue:
                 case EndConsumer(consumer, reason):
                     assert reason is EndReason.TIMED_OUT
                     assert consumer not in self.plain.consumers
+                case _:
+                    self.told(effect)
+
+    def told(self, effect: Effect) -> None:
+        """What only some of the clients hear."""
 
     def delivered(self, number: int, runs: Sequence[Run]) -> None:
         plain = self.plain
@@ -299,19 +305,28 @@ class PlayedQueue:
         op = Publish(first, Block.of(bodies), transient, born_doomed=True)
         self.do(master.refused(self.append(op), op))
 
-    def open_consumer(self, messages: int, size: int, priority: int, *, exclusive: bool) -> None:
+    def open_consumer(
+        self,
+        messages: int,
+        size: int,
+        priority: int,
+        *,
+        exclusive: bool,
+        shares_window: bool = False,
+    ) -> None:
         plain = self.plain
         if len(plain.consumers) >= 4:
             return
         self.ids += 1
-        terms = ConsumerTerms(messages, size, priority, exclusive)
+        terms = ConsumerTerms(messages, size, priority, exclusive, shares_window=shares_window)
         others = plain.unasked().values()
         is_kept_out = bool(others) and (exclusive or any(each.exclusive for each in others))
         if is_kept_out or (exclusive and plain.rules.single_active_consumer):
             with pytest.raises(NotAloneError):
                 self.master.consumer_opened(self.ids, terms)
             return
-        plain.consumers[self.ids] = PlainConsumer(messages, size, priority, exclusive)
+        share = NOTHING if shares_window else None
+        plain.consumers[self.ids] = PlainConsumer(messages, size, priority, exclusive, share=share)
         self.do(self.master.consumer_opened(self.ids, terms))
         self.do(self.master.consumer_begun(self.ids))
 
@@ -442,8 +457,7 @@ class PlayedQueue:
             after = self.queue.state.last_number, len(self.under_way)
             quiet = quiet + 1 if before == after else 0
         self.judge()
-        if not self.levels:
-            self.plain.judge_letters(self.arrived)
+        self.plain.judge_letters(self.arrived)
         self.arrived.clear()
         self.plain.all_safe()
         if self.target_is_up:

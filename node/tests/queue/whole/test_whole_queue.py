@@ -1,8 +1,8 @@
 """A queue with all its features, from fixed seeds: `fuzz_queue` goes on with others.
 
 Times to live, priorities, lengths with all overflows, dead letters and their target, delivery
-limits, consumers of all terms, time-outs, requeues, purges, take-overs and power cuts, over the
-real store.
+limits, consumers of all terms and shares of windows, leases, acknowledgements by position,
+time-outs, requeues, purges, take-overs and power cuts, over the real store.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def test_the_queue_is_as_its_model(first: int) -> None:
         failure = run(Plan.of(seed, STEPS), events)
         assert failure is None, f"seed {seed}, step {failure.at}: {failure.story}"
     # It has looked at something.
-    names = ("given", "pulled", "requeued", "letters", "restarts", "refused")
-    assert all(events[name] for name in names)
+    names = ("given", "pulled", "requeued", "letters", "restarts", "refused", "leases", "short")
+    assert all(events[name] for name in (*names, "acknowledged below"))
 
 
 def test_what_a_single_active_consumer_lets_go_of_is_in_front_of_the_next_ones_messages() -> None:
