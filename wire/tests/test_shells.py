@@ -72,9 +72,8 @@ def test_a_call_says_when_its_connection_is_given_up(monkeypatch: pytest.MonkeyP
 
 
 def tcp_option(protocol: WireProtocol, option: int) -> int:
-    sock = protocol.tcp_socket
-    assert sock is not None
-    return sock.getsockopt(socket.IPPROTO_TCP, option)
+    assert protocol.tcp is not None
+    return protocol.tcp.socket.getsockopt(socket.IPPROTO_TCP, option)
 
 
 async def connected_to_a_socket() -> tuple[asyncio.Transport, WireProtocol, socket.socket]:
@@ -141,6 +140,8 @@ def test_messages_behind_a_cork_leave_together() -> None:
             call.cork(True)
             await protocol.lost
             call.cork(True)
+            # No descriptor of it is left open: the peer hears the end.
+            assert not peer.recv(MIB)
 
     run(scenario())
 

@@ -17,7 +17,6 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from ringmq_wire import tcp
 from ringmq_wire.codes import Code, Metadata, RpcStatus
 from ringmq_wire.connection import Connection
 from ringmq_wire.errors import RpcError
@@ -36,6 +35,7 @@ from ringmq_wire.heads import RequestHead
 from ringmq_wire.inbound import SharedBudgets
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
 from ringmq_wire.streams import WireStream
+from ringmq_wire.tcp import TcpSocket
 
 log = logging.getLogger(__name__)
 
@@ -219,9 +219,8 @@ class WireProtocol(asyncio.Protocol):
         self.reason = ""
         self._transport: asyncio.Transport | None = None
         self._paused = False
-        self._corked = False
         # None without a connection, or if it isn't one of TCP.
-        self.tcp_socket: socket.socket | None = None
+        self.tcp: TcpSocket | None = None
         # Their senders go on once the network takes our bytes again.
         self.held: list[WireCall] = []
         self._flush_is_due = False
@@ -288,23 +287,18 @@ class WireProtocol(asyncio.Protocol):
 
     def give_up_after(self, unacknowledged_s: float) -> None:
         """See `WireCall.give_up_after`."""
-        if self.tcp_socket is not None:
-            tcp.give_up_after(self.tcp_socket, unacknowledged_s)
+        if self.tcp is not None:
+            self.tcp.give_up_after(unacknowledged_s)
 
     def taken_at_once(self) -> int:
         """What the kernel takes; see `WireCall.taken_at_once`."""
-        sock, transport = self.tcp_socket, self._transport
-        if sock is None or transport is None or transport.get_extra_info("ssl_object"):
-            return 0  # What TLS makes of the bytes, and keeps, isn't known.
-        return tcp.taken_at_once(sock)
+        return 0 if self.tcp is None else self.tcp.taken_at_once()
 
     def cork(self, on: bool) -> None:
         """See `WireCall.cork`."""
         # A socket that has failed is closed after `connection_lost`: it is still ours.
-        sock = self.tcp_socket if on != self._corked else None
-        if sock is not None:
-            tcp.cork(sock, on)
-            self._corked = on
+        if self.tcp is not None:
+            self.tcp.cork(on)
 
     def abandon(self) -> None:
         """Gives up the bytes that the peer hasn't read."""
@@ -321,10 +315,9 @@ class WireProtocol(asyncio.Protocol):
             self._made(self)
         transport.set_write_buffer_limits(high=self._options.unsent_bytes_high)
         sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            self.tcp_socket = sock
-            tcp.prepare(sock)
         tls = transport.get_extra_info("ssl_object")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            self.tcp = TcpSocket(sock, with_tls=tls is not None)
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             # RFC 9113, section 3.2: over TLS, ALPN must have chosen HTTP/2.
             self.abort("the peer doesn't speak HTTP/2: ALPN hasn't chosen h2")
@@ -363,7 +356,9 @@ class WireProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._transport = self.tcp_socket = None
+        if self.tcp is not None:
+            self.tcp.close()
+        self._transport = self.tcp = None
         if not self.lost.done():
             self.lost.set_result(None)
 
