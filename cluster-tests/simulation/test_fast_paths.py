@@ -1,23 +1,28 @@
 """The quick ways through a step have the outcome of the long ones.
 
-A core is asked a few questions after every step whose answer is nearly always the same, and it
-answers them by a shortcut. Each is stated here as it would be without the shortcut; whole rings are
-simulated both ways, and their traces are compared.
+A member takes most steps by a short way (`QuickMember`), or by the long one. And the long one is
+asked a few questions after every step whose answer is nearly always the same, and answers them by a
+shortcut. Each is stated here as it would be without the shortcut. Whole rings are simulated both
+ways, and their traces are compared.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from ringsim.explorer.snapshots import MUTABLE, clone
 from ringsim.simulator.runs import play, world_of
 
 from ringmq_gm.core.changes import ViewChanger
-from ringmq_gm.core.events import Role
-from ringmq_gm.core.frames import Mark
+from ringmq_gm.core.events import Effect, Event, Multicast, Persisted, Received, Role
+from ringmq_gm.core.frames import Mark, MarksFrame, OpFrame
 from ringmq_gm.core.held_ops import HeldOps
+from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.mirror import Mirror, Told
+from ringmq_gm.core.quick import QuickMember
 from ringmq_gm.core.views import View
 
 SEEDS = range(30)
@@ -63,9 +68,9 @@ LONG_WAYS: dict[str, tuple[type, str, Callable[..., Any]]] = {
 }
 
 
-def traces() -> list[str]:
+def traces(member: type[RingMember] = RingMember, seeds: range = SEEDS) -> list[str]:
     # Plain rings: the questions are the core's, and a queue would be so much more to simulate.
-    worlds = [world_of(seed, is_queue=False, tracing=True) for seed in SEEDS]
+    worlds = [world_of(seed, member, is_queue=False, tracing=True) for seed in seeds]
     for world in worlds:
         play(world)
     return [world.trace_hash() for world in worlds]
@@ -85,3 +90,53 @@ def test_a_shortcut_has_the_outcome_of_the_long_way(
     assert hasattr(kind, name)
     monkeypatch.setattr(kind, name, long_way)
     assert traces() == quick
+
+
+class _Compared(QuickMember):
+    """Takes each step of the short way by the long one too, and compares what they do and leave."""
+
+    taken: ClassVar[Counter[tuple[type, Role]]] = Counter()
+
+    def _short_way(self, event: Event, now: float) -> list[Effect] | None:
+        other = clone(self)
+        effects = super()._short_way(event, now)
+        if effects is None:
+            assert all_of(self) == all_of(other), f"{event} has changed something"
+        else:
+            assert RingMember.step(other, event, now=now) == effects, event
+            assert all_of(self) == all_of(other), event
+            what = event.envelope.frame if isinstance(event, Received) else event
+            self.taken[type(what), self.role] += 1
+        return effects
+
+
+def all_of(value: Any) -> Any:
+    """Every field of a member, and of all that belongs to it."""
+    if isinstance(value, (list, tuple, deque)):
+        return [all_of(item) for item in value]
+    if not isinstance(value, MUTABLE):
+        return value
+    slots = {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())}
+    names = sorted(slots | getattr(value, "__dict__", {}).keys())
+    return {name: all_of(getattr(value, name)) for name in names}
+
+
+@pytest.mark.slow
+def test_the_short_way_of_a_step_does_and_leaves_what_the_long_one_does() -> None:
+    _Compared.taken.clear()
+    traces(_Compared)
+    # It is no comparison of nothing: each of these was taken many times.
+    expected = {
+        (Multicast, Role.MASTER),
+        (MarksFrame, Role.MASTER),
+        (Persisted, Role.MASTER),
+        (OpFrame, Role.MIRROR),
+        (MarksFrame, Role.MIRROR),
+        (Persisted, Role.MIRROR),
+    }
+    assert {each for each, count in _Compared.taken.items() if count > 100} == expected
+
+
+@pytest.mark.slow
+def test_rings_by_the_short_way_have_the_traces_of_the_long_one(quick: list[str]) -> None:
+    assert traces(QuickMember) == quick

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from faults.vocabulary import RegistryPutBack
 
 from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.quick import QuickMember
 from ringsim import mutations, rings_mutations
 from ringsim.processes import over_all
 from ringsim.queues.mutations import QUEUE_BUGS
@@ -42,7 +43,7 @@ class Bug:
     can show it: no others are played."""
 
     name: str
-    member: type[RingMember] = RingMember
+    member: type[RingMember] = QuickMember
     planted: Callable[[], AbstractContextManager[object]] = nullcontext
     needs: Callable[[Scenario], bool] | None = None
 

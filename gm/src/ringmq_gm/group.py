@@ -38,7 +38,7 @@ from ringmq_gm.core.events import (
 )
 from ringmq_gm.core.frames import Envelope, Frame, Gone, Hello, Ping, Resume
 from ringmq_gm.core.held_ops import LogEnd
-from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.quick import QuickMember
 from ringmq_gm.core.views import MemberId, View
 from ringmq_gm.errors import RingFailedError
 from ringmq_gm.links.keeper import LinkKeeper
@@ -251,7 +251,7 @@ class Group:
             raise ValueError(f"ring {ring!r} is open already")
         if ring in self._failed:
             raise ValueError(f"ring {ring!r} has failed in this life of node {self.me}")
-        member = RingMember(
+        member = QuickMember(
             self.me,
             ring,
             log,

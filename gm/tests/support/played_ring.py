@@ -31,6 +31,7 @@ from ringmq_gm.core.frames import (
 )
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.quick import QuickMember
 from ringmq_gm.core.views import Member, MemberId, View
 
 A, B, C = (MemberId(node, 1) for node in "abc")
@@ -64,7 +65,7 @@ def joining(member_id: MemberId) -> Member:
 
 
 def member_of(me: MemberId, log: LogEnd | None = None, *, log_is_whole: bool = True) -> RingMember:
-    return RingMember(me, "q", log or LogEnd(), log_is_whole=log_is_whole, chance=Even())
+    return QuickMember(me, "q", log or LogEnd(), log_is_whole=log_is_whole, chance=Even())
 
 
 def answer(

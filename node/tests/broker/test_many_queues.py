@@ -13,7 +13,7 @@ from node.tests.broker.test_deleting import with_node
 
 import ringmq
 from ringmq_gm import View
-from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.quick import QuickMember
 from ringmq_gm.registry.base import Snapshot
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.caller import Caller
@@ -33,7 +33,7 @@ class Work:
         for kind, name in (
             (QueueRecord, "decode"),
             (View, "decode"),
-            (RingMember, "step"),
+            (QuickMember, "step"),
             (WatchedDisk, "list"),
             (Fleet, "__init__"),
         ):

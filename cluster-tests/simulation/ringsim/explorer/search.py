@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 from dataclasses import dataclass
 
-from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.quick import QuickMember
 from ringsim.explorer.events import PossibleEvents
 from ringsim.explorer.rules import Rules
 from ringsim.explorer.states import NAMES, Case, Path, State, Tables
@@ -36,7 +36,7 @@ class Exploration:
 class Explorer:
     """See the module. `run` raises `ExploredError` at the first broken invariant."""
 
-    def __init__(self, case: Case, make_member: MakeMember = RingMember) -> None:
+    def __init__(self, case: Case, make_member: MakeMember = QuickMember) -> None:
         count = case.members + case.joiners
         index_of = {name: index for index, name in enumerate(NAMES[:count])}
         tables = Tables()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.quick import QuickMember
 from ringsim.processes import over_all
 from ringsim.queues.course import QueueCourse
 from ringsim.queues.world import QueueWorld
@@ -31,7 +31,7 @@ class Failure:
     seed: int
     reason: str
 
-    def story(self, make_member: MakeMember = RingMember) -> str:
+    def story(self, make_member: MakeMember = QuickMember) -> str:
         """The last events, and the command that replays them."""
         world, error = replay(self.seed, make_member)
         assert world.trace is not None
@@ -45,7 +45,7 @@ class Failure:
 
 def world_of(
     seed: int,
-    make_member: MakeMember = RingMember,
+    make_member: MakeMember = QuickMember,
     *,
     is_queue: bool | None = None,
     tracing: bool = False,
@@ -79,7 +79,7 @@ def play(world: World) -> None:
 
 
 def run_seed(
-    seed: int, make_member: MakeMember = RingMember, *, is_queue: bool | None = None
+    seed: int, make_member: MakeMember = QuickMember, *, is_queue: bool | None = None
 ) -> Failure | None:
     """One run; any exception of the core is a failure as much as a broken invariant. `is_queue`
     makes it one of a queue, or of a plain ring; else the seed decides."""
@@ -87,7 +87,7 @@ def run_seed(
 
 
 def run_scenario(
-    scenario: Scenario, seed: int = 0, make_member: MakeMember = RingMember
+    scenario: Scenario, seed: int = 0, make_member: MakeMember = QuickMember
 ) -> Failure | None:
     """A scenario written by hand; the seed draws the delays."""
     return _run(_world(scenario, random.Random(seed), make_member), seed)
@@ -101,7 +101,7 @@ def _run(world: World, seed: int) -> Failure | None:
     return None
 
 
-def replay(seed: int, make_member: MakeMember = RingMember) -> tuple[World, str]:
+def replay(seed: int, make_member: MakeMember = QuickMember) -> tuple[World, str]:
     """The run again, traced; and the traceback, empty if it went well."""
     world = world_of(seed, make_member, tracing=True)
     try:
@@ -145,7 +145,7 @@ def _run_part(seeds: range) -> tuple[list[Failure], Counter[str]]:
     return failures, counts
 
 
-def failures_of(seeds: Iterable[int], make_member: MakeMember = RingMember) -> Iterator[Failure]:
+def failures_of(seeds: Iterable[int], make_member: MakeMember = QuickMember) -> Iterator[Failure]:
     for seed in seeds:
         failure = run_seed(seed, make_member)
         if failure is not None:

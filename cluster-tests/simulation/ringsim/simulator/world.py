@@ -33,6 +33,7 @@ from ringmq_gm.core.events import (
     Watermarks,
 )
 from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.quick import QuickMember
 from ringmq_gm.core.views import View, first_view
 from ringsim.simulator.application import LogApplication
 from ringsim.simulator.clock import Clock
@@ -66,7 +67,7 @@ class World:
         scenario: Scenario,
         rng: random.Random,
         *,
-        make_member: MakeMember = RingMember,
+        make_member: MakeMember = QuickMember,
         tracing: bool = False,
         ring: str = RING,
     ) -> None:
