@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringmq_base.ranges import RangeSet
-from ringmq_node.queue.marks import Marks
+from ringmq_node.queue.marks import _PACKED_STEP, MARK_BYTES, Marks
 
 # Gap before it, length, value; then what of all that dies.
 RUNS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.integers(0, 3)), max_size=12)
@@ -45,6 +45,16 @@ def test_live_positions_keep_their_values(
     assert twin.sums == marks.sums
     everything = marks.parts(0, 1000)
     assert everything == [*marks]
+
+
+def test_marks_are_packed_in_steps_and_any_part_of_them() -> None:
+    """One mark more than two steps have."""
+    marks = Marks((2 * at, 2 * at, at) for at in range(2 * _PACKED_STEP + 1))
+    whole = b"".join(value.to_bytes(8, "little") for mark in marks for value in mark)
+    assert marks.pack() == whole
+    assert marks.pack(1, len(marks) - 1) == whole[MARK_BYTES:-MARK_BYTES]
+    assert marks.pack(_PACKED_STEP) == whole[_PACKED_STEP * MARK_BYTES :]
+    assert marks.pack(7, 7) == marks.pack(len(marks)) == b""
 
 
 def test_equal_neighbours_are_one_mark() -> None:
