@@ -34,12 +34,12 @@ def test_policies_take_effect_on_queues_that_are_there(tmp_path: Path) -> None:
         info = await client.queue("q")
         assert (info.policy, info.operator_policy) == ("slow", "")
         assert info.wanted["sync_mode"] == "manual"
-        bound = Policy("slow", "q", sync_rate_bytes_max=1024, is_operator=True)
-        await client.operator.set_policy(bound)
+        bound = Policy("bound", "q", sync_rate_bytes_max=1024, is_operator=True)
+        assert await client.operator.set_policy(bound) == 1
         assert (await client.queue("q")).wanted["sync_rate_bytes_max"] == "1024"
         assert await client.operator.policies() == [slow, bound]
         assert await client.operator.set_policy(replace(slow, pattern="nothing")) == 0
-        await client.operator.delete_policy("slow", is_operator=True)
+        await client.operator.delete_policy("bound", is_operator=True)
         await until(lambda: replica.syncing.settings == SyncSettings())
 
     with_node(tmp_path, work)

@@ -149,6 +149,12 @@ def test_a_drained_node_gets_no_master_and_no_replica_and_an_evacuated_one_loses
     assert chosen_of("abc", "bc", fleet_of("abcd", evacuated="c"), exactly(3)) == ("abd", "a")
 
 
+def test_the_least_busy_of_the_synchronised_becomes_master() -> None:
+    """Not the next one in the ring: a node that is drained would give all of its masters to one."""
+    fleet = Fleet(fleet_of("abc", drained="a").nodes, masters={"a": 1, "b": 2, "c": 1})
+    assert chosen_of("abc", "bc", fleet, exactly(3)) == ("abc", "c")
+
+
 def placed(fleet: Fleet, mirrors: Mirrors, locator: MasterLocator, local: str = "b") -> str:
     def last(names: Sequence[str]) -> str:
         return names[-1]

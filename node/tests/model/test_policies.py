@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ringmq_node.model.policies import (
+    ForcedPromotion,
     Mirrors,
     Policy,
     PolicyDefinition,
@@ -133,8 +134,39 @@ def test_operator_policies_raise_min_insync_slow_down_and_override() -> None:
     assert found.sync.rate_bytes_max == 2048
     assert found.sync.mode is SyncMode.MANUAL
     assert found.operator_policy == "o"
+    manual, automatic = {"sync_mode": SyncMode.MANUAL}, {"sync_mode": SyncMode.AUTOMATIC}
+    assert wanted(automatic, manual).sync.mode is SyncMode.MANUAL
+    assert wanted(manual, automatic).sync.mode is SyncMode.AUTOMATIC
     assert wanted(None, {"mirrors": Mirrors(2)}).replicas == 2
     assert wanted({"sync_mode": SyncMode.AUTOMATIC}).sync.rate_bytes_max is None
+
+
+def test_a_loss_is_refused_if_either_policy_refuses_it() -> None:
+    allowed, refused = ForcedPromotion.ALLOWED, ForcedPromotion.REFUSED
+    for asked, bound, merged in (
+        (allowed, allowed, allowed),
+        (refused, allowed, refused),
+        (allowed, refused, refused),
+        (None, refused, refused),
+        (None, None, allowed),
+    ):
+        keys = ({"min_insync": 1, "forced_promotion": each} for each in (asked, bound))
+        found = wanted(*keys)
+        assert found.forced_promotion is merged, (asked, bound)
+
+
+def test_an_operator_policys_locator_counts_where_nothing_else_says_one() -> None:
+    random, local = MasterLocator.RANDOM, MasterLocator.CLIENT_LOCAL
+    bound = {"master_locator": random}
+    assert wanted(None, bound).master_locator is random
+    assert wanted({"master_locator": local}, bound).master_locator is local
+    assert wanted().master_locator is MasterLocator.MIN_MASTERS
+
+
+def test_a_ring_has_seven_members_however_many_nodes_there_are() -> None:
+    for mirrors in (Mirrors(), Mirrors(None, tuple("abcdefghi"))):
+        found = wanted({"mirrors": mirrors}, known="abcdefghi")
+        assert (found.replicas, found.min_insync) == (7, 4)
 
 
 def test_min_insync_is_never_above_the_replicas() -> None:
