@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow
+import pyarrow.compute
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from loops import run
 
+from ringmq.reading.columns import rows_of
+from ringmq.reading.split import SplitAnswer
+from ringmq.v1 import reader_pb2 as wire
 from ringmq_node.doors.grpc import arrow
+from ringmq_node.doors.grpc.reader import piece_as_arrow, piece_joined
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.run import Run
@@ -29,12 +34,28 @@ RUNS = (
 
 
 def columns(body_bytes_max: int | None, runs: tuple[Run, ...] = RUNS) -> dict[str, list[Any]]:
-    data = arrow.encode(pyarrow, piece(*runs), body_bytes_max)
+    data = b"".join(arrow.encode(pyarrow, piece(*runs), body_bytes_max))
     with pyarrow.ipc.open_stream(data) as stream:
         table = stream.read_all()
+    table.validate(full=True)
     assert table.column(0).num_chunks == 1
     assert table.schema.equals(arrow.schema(pyarrow))
     found: dict[str, list[Any]] = table.to_pydict()
+    return found
+
+
+def joined(body_bytes_max: int | None, runs: tuple[Run, ...] = RUNS) -> dict[str, list[Any]]:
+    """The columns that a client makes of messages whose bodies came together."""
+    answer = SplitAnswer.from_bytes(piece_joined(piece(*runs), body_bytes_max))
+    # As protobuf reads it.
+    plain = wire.BrowseResponse.FromString(piece_joined(piece(*runs), body_bytes_max))
+    assert bytes(answer.bodies) == plain.bodies
+    plain.ClearField("bodies")
+    assert answer.head == plain
+    rows = rows_of(pyarrow, answer.head, answer.bodies, body_bytes_max)
+    rows.validate(full=True)
+    assert rows.schema.equals(arrow.schema(pyarrow))
+    found: dict[str, list[Any]] = rows.to_pydict()
     return found
 
 
@@ -47,19 +68,31 @@ def test_each_message_has_its_row() -> None:
         "persistent": [True, True, False, False, True, True],
         "properties": [None, None, b"shared", b"shared", b"p", b"q"],
     }
-    assert arrow.encode(pyarrow, piece(), None).nbytes == 0
+    assert arrow.encode(pyarrow, piece(), None) == []
+    assert joined(None) == columns(None)
+    empty = SplitAnswer.from_bytes(piece_joined(piece(), None))
+    assert rows_of(pyarrow, empty.head, empty.bodies, None) is None
 
 
 def test_bodies_that_are_cut_or_left_out_keep_their_sizes() -> None:
     assert columns(2)["body"] == [b"on", b"\xff\xff", b"a", b"b", b"", b"d"]
     assert columns(0)["body"] == [None] * 6
     assert columns(0)["body_size"] == columns(None)["body_size"]
+    assert [joined(most) for most in (0, 2, 1 << 40)] == [columns(0), columns(2), columns(None)]
+
+
+def test_an_answer_as_arrow_is_the_message_that_protobuf_would_make() -> None:
+    data = piece_as_arrow(pyarrow, piece(*RUNS), None)
+    plain = wire.BrowseResponse.FromString(data)
+    answer = SplitAnswer.from_bytes(data)
+    assert bytes(answer.arrow) == plain.arrow == b"".join(arrow.encode(pyarrow, piece(*RUNS), None))
+    assert (answer.first, answer.end, answer.numbering) == (0, 100, plain.numbering)
 
 
 @given(
     st.lists(
         st.tuples(
-            st.integers(1, 5),
+            st.integers(0, 3),
             st.lists(st.binary(max_size=12), min_size=1, max_size=20),
             st.booleans(),
             st.booleans(),
@@ -92,6 +125,8 @@ def test_many_runs_are_as_their_messages_one_by_one(
     cut = [body[:3] for body in expected["body"]]
     assert columns(3, tuple(runs)) == expected | {"body": cut}
     assert columns(0, tuple(runs)) == expected | {"body": [None] * len(rows)}
+    for most in (None, 3, 0):
+        assert joined(most, tuple(runs)) == columns(most, tuple(runs))
 
 
 def test_a_node_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

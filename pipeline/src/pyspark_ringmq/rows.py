@@ -1,22 +1,20 @@
 """The messages of a range as Arrow batches with the source's columns.
 
-Bodies come from the node as Arrow wherever both sides have pyarrow, and pass through untouched.
-Nothing is done in Python for each message, but for those with properties: there, once for each
-different value. Small pieces are put together, as Spark pays for each batch that it is given.
+Bodies come from the node as Arrow where it has pyarrow, else as messages with their bodies
+together, and pass through untouched. Nothing is done in Python for each message, but for those with
+properties: there, once for each different value. Small pieces are put together, as Spark pays for
+each batch that it is given.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from itertools import chain
 
 import pyarrow
 
 import ringmq
 from pyspark_ringmq.planning import report
-from ringmq.model.messages import Part
-from ringmq.reading.sync_reader import SyncReader
 from ringmq_pipeline.connecting import reader_for
 from ringmq_pipeline.offsets import DataLoss, DataLossError, QueueOffset, QueueRange
 from ringmq_pipeline.options import PayloadEncoding, ReadFrom, SourceOptions
@@ -33,17 +31,6 @@ _SOURCES = {
     ReadFrom.MIRROR: ringmq.BrowseSource.MIRROR,
     ReadFrom.ANY: ringmq.BrowseSource.ANY,
 }
-# As the node sends them.
-_PIECE = pyarrow.schema(
-    [
-        pyarrow.field("position", pyarrow.int64(), nullable=False),
-        pyarrow.field("body", pyarrow.binary()),
-        pyarrow.field("body_size", pyarrow.int64(), nullable=False),
-        pyarrow.field("redelivered", pyarrow.bool_(), nullable=False),
-        pyarrow.field("persistent", pyarrow.bool_(), nullable=False),
-        pyarrow.field("properties", pyarrow.binary()),
-    ]
-)
 
 
 def read_range(options: SourceOptions, whole: QueueRange | None) -> Iterator[pyarrow.RecordBatch]:
@@ -77,9 +64,8 @@ def _pieces(options: SourceOptions, whole: QueueRange) -> Iterator[ringmq.Browse
     at = whole.first
     use_arrow = options.encoding is not PayloadEncoding.PROTO
     while at < whole.end:
-        browse = _browse_arrow if use_arrow else _browse_messages
         try:
-            for piece in browse(options, whole, at):
+            for piece in _browse(options, whole, at, columns_by_node=use_arrow):
                 at = piece.end
                 yield piece
         except ringmq.NotSupportedError:
@@ -98,66 +84,17 @@ def _pieces(options: SourceOptions, whole: QueueRange) -> Iterator[ringmq.Browse
             at = loss.end
 
 
-def _reader(options: SourceOptions, whole: QueueRange) -> SyncReader:
-    at = QueueOffset(whole.queue_id, whole.epoch, whole.first)
-    return reader_for(options, whole.queue, at)
-
-
-def _browse_arrow(
-    options: SourceOptions, whole: QueueRange, at: int
+def _browse(
+    options: SourceOptions, whole: QueueRange, at: int, *, columns_by_node: bool
 ) -> Iterator[ringmq.BrowsedRows]:
-    return _reader(options, whole).browse_arrow(
+    numbering = QueueOffset(whole.queue_id, whole.epoch, whole.first)
+    return reader_for(options, whole.queue, numbering).browse_arrow(
         at,
         whole.end,
         source=_SOURCES[options.read_from],
         body_bytes_max=options.body_bytes_max,
+        columns_by_node=columns_by_node,
     )
-
-
-def _browse_messages(
-    options: SourceOptions, whole: QueueRange, at: int
-) -> Iterator[ringmq.BrowsedRows]:
-    pieces = _reader(options, whole).browse(
-        at,
-        whole.end,
-        source=_SOURCES[options.read_from],
-        body_bytes_max=options.body_bytes_max,
-    )
-    has_bodies = options.body_bytes_max != 0
-    for piece in pieces:
-        rows = _rows_of(piece, has_bodies) if piece.body_sizes else None
-        yield ringmq.BrowsedRows(piece.first, piece.end, rows, piece.damaged)
-
-
-def _rows_of(piece: ringmq.BrowsedBatch, has_bodies: bool) -> pyarrow.RecordBatch:
-    parts = piece.messages.parts
-    count = len(piece.body_sizes)
-    positions = chain.from_iterable(
-        range(part.first, part.first + len(part.bodies)) for part in parts
-    )
-    bodies = pyarrow.nulls(count, pyarrow.binary())
-    if has_bodies:
-        bodies = pyarrow.array([*chain.from_iterable(part.bodies for part in parts)])
-    redelivered = chain.from_iterable([part.redelivered] * len(part.bodies) for part in parts)
-    return pyarrow.record_batch(
-        [
-            pyarrow.array([*positions], pyarrow.int64()),
-            bodies,
-            pyarrow.array(piece.body_sizes, pyarrow.int64()),
-            pyarrow.array([*redelivered], pyarrow.bool_()),
-            pyarrow.array(piece.persistent, pyarrow.bool_()),
-            pyarrow.concat_arrays([_encoded_properties(part) for part in parts]),
-        ],
-        schema=_PIECE,
-    )
-
-
-def _encoded_properties(part: Part) -> pyarrow.Array:
-    count = len(part.bodies)
-    if not part.properties:
-        return pyarrow.nulls(count, pyarrow.binary())
-    encoded = [each.SerializeToString() for each in part.properties]
-    return pyarrow.array(encoded if len(encoded) == count else encoded * count, pyarrow.binary())
 
 
 # --- columns ---

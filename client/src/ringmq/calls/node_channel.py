@@ -14,8 +14,10 @@ from typing import Any
 
 from ringmq.calls.identity import Identity
 from ringmq.calls.stubs import StubChannel
+from ringmq.reading.split import SplitAnswer
 from ringmq.v1.admin_pb2_grpc import AdminStub
 from ringmq.v1.broker_pb2_grpc import BrokerStub
+from ringmq.v1.reader_pb2 import BrowseRequest
 from ringmq.v1.reader_pb2_grpc import ReaderStub
 from ringmq_base.limits import KIB
 from ringmq_wire import Code, RpcError, WireChannel, WireOptions
@@ -60,6 +62,12 @@ class NodeChannel:
         self.broker = BrokerStub(stubs)
         self.admin = AdminStub(stubs)
         self.reader = ReaderStub(stubs)
+        # As `reader.Browse`, for the encodings in which nearly all of an answer is one field.
+        self.browse_rows = stubs.unary_stream(
+            "/ringmq.v1.Reader/Browse",
+            request_serializer=BrowseRequest.SerializeToString,
+            response_deserializer=SplitAnswer.from_bytes,
+        )
 
     async def answers(self, timeout_s: float) -> bool:
         """Whether the node answers anything within that time. A process that is stopped doesn't,

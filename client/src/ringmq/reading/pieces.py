@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import cast
+from typing import TypeAlias, cast
 
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
@@ -17,18 +17,23 @@ from ringmq.calls.retrying import is_retryable
 from ringmq.calls.route import Route
 from ringmq.calls.status import from_call
 from ringmq.errors import ProtocolError
+from ringmq.reading.split import SplitAnswer
 from ringmq.v1 import reader_pb2 as wire
 from ringmq_wire import Code, RpcError, RpcStatus
 
-_Answers = AsyncGenerator[wire.BrowseResponse, None]
+Piece: TypeAlias = wire.BrowseResponse | SplitAnswer
+_Answers: TypeAlias = AsyncGenerator[Piece, None]
 # A browse, its first piece, and the address of the node that answers.
-_Begun = tuple[_Answers, wire.BrowseResponse, str]
+_Begun: TypeAlias = tuple[_Answers, Piece, str]
+# Nearly all of an answer is one field.
+_SPLIT = (wire.BROWSE_ENCODING_ARROW, wire.BROWSE_ENCODING_JOINED)
 
 
 async def browse_pieces(
     nodes: KnownNodes, request: wire.BrowseRequest, deadline_s: float
-) -> AsyncIterator[wire.BrowseResponse]:
-    """The answers to `request`, which names its end. A call that breaks off is made again from
+) -> AsyncIterator[Piece]:
+    """The answers to `request`, which names its end; `SplitAnswer`s in the encodings that have a
+    large field. A call that breaks off is made again from
     where it was. `deadline_s`: the longest wait for one piece."""
     at, end = request.first, request.end
     route = None
@@ -74,7 +79,8 @@ async def _begin(
 ) -> _Begun:
     """At `node`, or at the master that it knows. Raises `RpcError`, and what `Route.pick` does."""
     asked = node if route is None else await route.pick(timeout_s)
-    answers = cast(_Answers, asked.reader.Browse(request))
+    browse = asked.browse_rows if request.encoding in _SPLIT else asked.reader.Browse
+    answers = cast(_Answers, browse(request))
     try:
         return answers, await _next(answers, timeout_s), asked.address
     except BaseException as error:
@@ -84,7 +90,7 @@ async def _begin(
         raise
 
 
-async def _next(answers: _Answers, timeout_s: float) -> wire.BrowseResponse:
+async def _next(answers: _Answers, timeout_s: float) -> Piece:
     """Raises `RpcError`, also if nothing comes in time or the call ends before its range does."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -41,8 +41,10 @@ from ringmq.model.positions import (
     PositionStat,
     QueueLease,
 )
+from ringmq.reading.columns import rows_of
 from ringmq.reading.lease import HeldLease
-from ringmq.reading.pieces import browse_pieces
+from ringmq.reading.pieces import Piece, browse_pieces
+from ringmq.reading.split import SplitAnswer
 from ringmq.v1 import reader_pb2 as wire
 
 LEASE_TTL_S = 30.0
@@ -151,6 +153,7 @@ class Reader:
         """
         messages = wire.BROWSE_ENCODING_MESSAGES
         async for piece in self._pieces(first, end, messages, source, body_bytes_max, deadline_s):
+            assert isinstance(piece, wire.BrowseResponse)
             yield BrowsedBatch.from_wire(piece, self.queue)
 
     async def browse_arrow(
@@ -161,28 +164,36 @@ class Reader:
         source: BrowseSource = BrowseSource.MASTER,
         body_bytes_max: int | None = None,
         deadline_s: float | None = None,
+        columns_by_node: bool = True,
     ) -> AsyncIterator[BrowsedRows]:
         """As `browse`, with the messages of each piece as a `pyarrow.RecordBatch`.
 
         The columns are position, body, body_size, redelivered, persistent and properties (encoded
-        `ringmq.v1.Properties`, or null). Raises `NotSupportedError` where pyarrow isn't installed:
-        here, or at the node that answers.
+        `ringmq.v1.Properties`, or null). `columns_by_node`: the node makes them, and needs pyarrow;
+        else it sends messages, and they are made here. Raises `NotSupportedError` where pyarrow
+        isn't installed: here, or at the node that makes the columns.
         """
         try:
+            import_module("pyarrow.compute")
             pyarrow = import_module("pyarrow")
         except ImportError as error:
             raise NotSupportedError(
                 "browse_arrow needs pyarrow here: install 'ringmq[arrow]'",
                 metadata={"missing": "pyarrow"},
             ) from error
-        arrow = wire.BROWSE_ENCODING_ARROW
-        async for piece in self._pieces(first, end, arrow, source, body_bytes_max, deadline_s):
+        encoding = wire.BROWSE_ENCODING_ARROW if columns_by_node else wire.BROWSE_ENCODING_JOINED
+        async for piece in self._pieces(first, end, encoding, source, body_bytes_max, deadline_s):
+            assert isinstance(piece, SplitAnswer)
             rows = None
-            # Each look at the field is a copy.
-            if data := piece.arrow:
-                with pyarrow.ipc.open_stream(data) as stream:
+            if not columns_by_node:
+                rows = rows_of(pyarrow, piece.head, piece.bodies, body_bytes_max)
+            elif piece.arrow:
+                # The field begins wherever the message's head has ended.
+                aligned = pyarrow.ipc.Alignment.DataTypeSpecific
+                options = pyarrow.ipc.IpcReadOptions(ensure_alignment=aligned)
+                with pyarrow.ipc.open_stream(piece.arrow, options=options) as stream:
                     rows = stream.read_next_batch()
-            damaged = tuple((pair.first, pair.last) for pair in piece.damaged)
+            damaged = tuple((pair.first, pair.last) for pair in piece.head.damaged)
             yield BrowsedRows(piece.first, piece.end, rows, damaged)
 
     async def _pieces(
@@ -193,7 +204,7 @@ class Reader:
         source: BrowseSource,
         body_bytes_max: int | None,
         deadline_s: float | None,
-    ) -> AsyncIterator[wire.BrowseResponse]:
+    ) -> AsyncIterator[Piece]:
         if end is None:
             # Of the master: a mirror may not know of the newest yet, and would end before them.
             end = max(first, (await self.stat(deadline_s=deadline_s)).end)

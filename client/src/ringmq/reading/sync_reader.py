@@ -74,9 +74,15 @@ class SyncReader:
         source: BrowseSource = BrowseSource.MASTER,
         body_bytes_max: int | None = None,
         deadline_s: float | None = None,
+        columns_by_node: bool = True,
     ) -> Iterator[BrowsedRows]:
         pieces = self._reader.browse_arrow(
-            first, end, source=source, body_bytes_max=body_bytes_max, deadline_s=deadline_s
+            first,
+            end,
+            source=source,
+            body_bytes_max=body_bytes_max,
+            deadline_s=deadline_s,
+            columns_by_node=columns_by_node,
         )
         return read_ahead(_generator(pieces), _rows_bytes)
 

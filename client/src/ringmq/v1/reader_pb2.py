@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from ringmq.v1 import common_pb2 as ringmq_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16ringmq/v1/reader.proto\x12\tringmq.v1\x1a\x16ringmq/v1/common.proto\",\n\tNumbering\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"0\n\x10QueueStatRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\"\xcb\x02\n\x11QueueStatResponse\x12\'\n\tnumbering\x18\x01 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x04\x12\x15\n\rnext_position\x18\x04 \x01(\x04\x12\x11\n\tacked_end\x18\x05 \x01(\x04\x12\x12\n\npurged_end\x18\x06 \x01(\x04\x12\x10\n\x08messages\x18\x07 \x01(\x04\x12\r\n\x05\x62ytes\x18\x08 \x01(\x04\x12\x16\n\x0emessages_ready\x18\t \x01(\x04\x12\x1f\n\x17messages_unacknowledged\x18\n \x01(\x04\x12\x18\n\x10messages_damaged\x18\x0b \x01(\x04\x12 \n\x06leases\x18\x0c \x03(\x0b\x32\x10.ringmq.v1.Lease\x12\x0c\n\x04node\x18\r \x01(\t\x12\x0f\n\x07time_ms\x18\x0e \x01(\x04\"\x90\x01\n\x0fRangeEndRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\'\n\tnumbering\x18\x02 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\r\n\x05\x66irst\x18\x03 \x01(\x04\x12\x14\n\x0cmessages_max\x18\x04 \x01(\x04\x12\x11\n\tbytes_max\x18\x05 \x01(\x04\"@\n\x10RangeEndResponse\x12\x0b\n\x03\x65nd\x18\x01 \x01(\x04\x12\x10\n\x08messages\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"\x85\x02\n\rBrowseRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\'\n\tnumbering\x18\x02 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\r\n\x05\x66irst\x18\x03 \x01(\x04\x12\x10\n\x03\x65nd\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\'\n\x06source\x18\x05 \x01(\x0e\x32\x17.ringmq.v1.BrowseSource\x12+\n\x08\x65ncoding\x18\x06 \x01(\x0e\x32\x19.ringmq.v1.BrowseEncoding\x12\x1b\n\x0e\x62ody_bytes_max\x18\x07 \x01(\x04H\x01\x88\x01\x01\x42\x06\n\x04_endB\x11\n\x0f_body_bytes_max\"\xac\x01\n\x0e\x42rowseResponse\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\x12#\n\x04runs\x18\x03 \x03(\x0b\x32\x15.ringmq.v1.BrowsedRun\x12!\n\x07\x64\x61maged\x18\x04 \x03(\x0b\x32\x10.ringmq.v1.Range\x12\r\n\x05\x61rrow\x18\x05 \x01(\x0c\x12\'\n\tnumbering\x18\x06 \x01(\x0b\x32\x14.ringmq.v1.Numbering\"\x93\x01\n\nBrowsedRun\x12\x16\n\x0e\x66irst_position\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x0e\n\x06\x62odies\x18\x03 \x03(\x0c\x12\x12\n\nbody_sizes\x18\x04 \x03(\r\x12\x12\n\nproperties\x18\x05 \x03(\x0c\x12\x13\n\x0bredelivered\x18\x06 \x01(\x08\x12\x11\n\ttransient\x18\x07 \x01(\x08\"\x82\x01\n\x0e\x41\x63kUpToRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\'\n\tnumbering\x18\x02 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x04\x12\r\n\x05lease\x18\x04 \x01(\t\x12\r\n\x05token\x18\x05 \x01(\x04\"6\n\x0f\x41\x63kUpToResponse\x12\x10\n\x08messages\x18\x01 \x01(\x04\x12\x11\n\tacked_end\x18\x02 \x01(\x04\"\x9d\x01\n\x13\x41\x63quireLeaseRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\'\n\tnumbering\x18\x02 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\r\n\x05lease\x18\x03 \x01(\t\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12\x10\n\x08instance\x18\x05 \x01(\x0c\x12\x0e\n\x06ttl_ms\x18\x06 \x01(\x04\"_\n\x11RenewLeaseRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\x04\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x04\"Q\n\x13ReleaseLeaseRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\x04\"A\n\rLeaseResponse\x12\x1f\n\x05lease\x18\x01 \x01(\x0b\x32\x10.ringmq.v1.Lease\x12\x0f\n\x07time_ms\x18\x02 \x01(\x04\"\x16\n\x14ReleaseLeaseResponse*x\n\x0c\x42rowseSource\x12\x1d\n\x19\x42ROWSE_SOURCE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42ROWSE_SOURCE_MASTER\x10\x01\x12\x18\n\x14\x42ROWSE_SOURCE_MIRROR\x10\x02\x12\x15\n\x11\x42ROWSE_SOURCE_ANY\x10\x03*j\n\x0e\x42rowseEncoding\x12\x1f\n\x1b\x42ROWSE_ENCODING_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x42ROWSE_ENCODING_MESSAGES\x10\x01\x12\x19\n\x15\x42ROWSE_ENCODING_ARROW\x10\x02\x32\xf9\x03\n\x06Reader\x12\x46\n\tQueueStat\x12\x1b.ringmq.v1.QueueStatRequest\x1a\x1c.ringmq.v1.QueueStatResponse\x12\x43\n\x08RangeEnd\x12\x1a.ringmq.v1.RangeEndRequest\x1a\x1b.ringmq.v1.RangeEndResponse\x12?\n\x06\x42rowse\x12\x18.ringmq.v1.BrowseRequest\x1a\x19.ringmq.v1.BrowseResponse0\x01\x12@\n\x07\x41\x63kUpTo\x12\x19.ringmq.v1.AckUpToRequest\x1a\x1a.ringmq.v1.AckUpToResponse\x12H\n\x0c\x41\x63quireLease\x12\x1e.ringmq.v1.AcquireLeaseRequest\x1a\x18.ringmq.v1.LeaseResponse\x12\x44\n\nRenewLease\x12\x1c.ringmq.v1.RenewLeaseRequest\x1a\x18.ringmq.v1.LeaseResponse\x12O\n\x0cReleaseLease\x12\x1e.ringmq.v1.ReleaseLeaseRequest\x1a\x1f.ringmq.v1.ReleaseLeaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16ringmq/v1/reader.proto\x12\tringmq.v1\x1a\x16ringmq/v1/common.proto\",\n\tNumbering\x12\x10\n\x08queue_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"0\n\x10QueueStatRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\"\xcb\x02\n\x11QueueStatResponse\x12\'\n\tnumbering\x18\x01 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x04\x12\x15\n\rnext_position\x18\x04 \x01(\x04\x12\x11\n\tacked_end\x18\x05 \x01(\x04\x12\x12\n\npurged_end\x18\x06 \x01(\x04\x12\x10\n\x08messages\x18\x07 \x01(\x04\x12\r\n\x05\x62ytes\x18\x08 \x01(\x04\x12\x16\n\x0emessages_ready\x18\t \x01(\x04\x12\x1f\n\x17messages_unacknowledged\x18\n \x01(\x04\x12\x18\n\x10messages_damaged\x18\x0b \x01(\x04\x12 \n\x06leases\x18\x0c \x03(\x0b\x32\x10.ringmq.v1.Lease\x12\x0c\n\x04node\x18\r \x01(\t\x12\x0f\n\x07time_ms\x18\x0e \x01(\x04\"\x90\x01\n\x0fRangeEndRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\'\n\tnumbering\x18\x02 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\r\n\x05\x66irst\x18\x03 \x01(\x04\x12\x14\n\x0cmessages_max\x18\x04 \x01(\x04\x12\x11\n\tbytes_max\x18\x05 \x01(\x04\"@\n\x10RangeEndResponse\x12\x0b\n\x03\x65nd\x18\x01 \x01(\x04\x12\x10\n\x08messages\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"\x85\x02\n\rBrowseRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\'\n\tnumbering\x18\x02 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\r\n\x05\x66irst\x18\x03 \x01(\x04\x12\x10\n\x03\x65nd\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\'\n\x06source\x18\x05 \x01(\x0e\x32\x17.ringmq.v1.BrowseSource\x12+\n\x08\x65ncoding\x18\x06 \x01(\x0e\x32\x19.ringmq.v1.BrowseEncoding\x12\x1b\n\x0e\x62ody_bytes_max\x18\x07 \x01(\x04H\x01\x88\x01\x01\x42\x06\n\x04_endB\x11\n\x0f_body_bytes_max\"\xd0\x01\n\x0e\x42rowseResponse\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\x12#\n\x04runs\x18\x03 \x03(\x0b\x32\x15.ringmq.v1.BrowsedRun\x12!\n\x07\x64\x61maged\x18\x04 \x03(\x0b\x32\x10.ringmq.v1.Range\x12\r\n\x05\x61rrow\x18\x05 \x01(\x0c\x12\'\n\tnumbering\x18\x06 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\x0e\n\x06\x62odies\x18\x07 \x01(\x0c\x12\x12\n\nbody_sizes\x18\x08 \x01(\x0c\"\x93\x01\n\nBrowsedRun\x12\x16\n\x0e\x66irst_position\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x0e\n\x06\x62odies\x18\x03 \x03(\x0c\x12\x12\n\nbody_sizes\x18\x04 \x03(\r\x12\x12\n\nproperties\x18\x05 \x03(\x0c\x12\x13\n\x0bredelivered\x18\x06 \x01(\x08\x12\x11\n\ttransient\x18\x07 \x01(\x08\"\x82\x01\n\x0e\x41\x63kUpToRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\'\n\tnumbering\x18\x02 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x04\x12\r\n\x05lease\x18\x04 \x01(\t\x12\r\n\x05token\x18\x05 \x01(\x04\"6\n\x0f\x41\x63kUpToResponse\x12\x10\n\x08messages\x18\x01 \x01(\x04\x12\x11\n\tacked_end\x18\x02 \x01(\x04\"\x9d\x01\n\x13\x41\x63quireLeaseRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\'\n\tnumbering\x18\x02 \x01(\x0b\x32\x14.ringmq.v1.Numbering\x12\r\n\x05lease\x18\x03 \x01(\t\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12\x10\n\x08instance\x18\x05 \x01(\x0c\x12\x0e\n\x06ttl_ms\x18\x06 \x01(\x04\"_\n\x11RenewLeaseRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\x04\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x04\"Q\n\x13ReleaseLeaseRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\r\n\x05vhost\x18\x1e \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\x04\"A\n\rLeaseResponse\x12\x1f\n\x05lease\x18\x01 \x01(\x0b\x32\x10.ringmq.v1.Lease\x12\x0f\n\x07time_ms\x18\x02 \x01(\x04\"\x16\n\x14ReleaseLeaseResponse*x\n\x0c\x42rowseSource\x12\x1d\n\x19\x42ROWSE_SOURCE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42ROWSE_SOURCE_MASTER\x10\x01\x12\x18\n\x14\x42ROWSE_SOURCE_MIRROR\x10\x02\x12\x15\n\x11\x42ROWSE_SOURCE_ANY\x10\x03*\x86\x01\n\x0e\x42rowseEncoding\x12\x1f\n\x1b\x42ROWSE_ENCODING_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x42ROWSE_ENCODING_MESSAGES\x10\x01\x12\x19\n\x15\x42ROWSE_ENCODING_ARROW\x10\x02\x12\x1a\n\x16\x42ROWSE_ENCODING_JOINED\x10\x03\x32\xf9\x03\n\x06Reader\x12\x46\n\tQueueStat\x12\x1b.ringmq.v1.QueueStatRequest\x1a\x1c.ringmq.v1.QueueStatResponse\x12\x43\n\x08RangeEnd\x12\x1a.ringmq.v1.RangeEndRequest\x1a\x1b.ringmq.v1.RangeEndResponse\x12?\n\x06\x42rowse\x12\x18.ringmq.v1.BrowseRequest\x1a\x19.ringmq.v1.BrowseResponse0\x01\x12@\n\x07\x41\x63kUpTo\x12\x19.ringmq.v1.AckUpToRequest\x1a\x1a.ringmq.v1.AckUpToResponse\x12H\n\x0c\x41\x63quireLease\x12\x1e.ringmq.v1.AcquireLeaseRequest\x1a\x18.ringmq.v1.LeaseResponse\x12\x44\n\nRenewLease\x12\x1c.ringmq.v1.RenewLeaseRequest\x1a\x18.ringmq.v1.LeaseResponse\x12O\n\x0cReleaseLease\x12\x1e.ringmq.v1.ReleaseLeaseRequest\x1a\x1f.ringmq.v1.ReleaseLeaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ringmq.v1.reader_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BROWSESOURCE']._serialized_start=1913
-  _globals['_BROWSESOURCE']._serialized_end=2033
-  _globals['_BROWSEENCODING']._serialized_start=2035
-  _globals['_BROWSEENCODING']._serialized_end=2141
+  _globals['_BROWSESOURCE']._serialized_start=1949
+  _globals['_BROWSESOURCE']._serialized_end=2069
+  _globals['_BROWSEENCODING']._serialized_start=2072
+  _globals['_BROWSEENCODING']._serialized_end=2206
   _globals['_NUMBERING']._serialized_start=61
   _globals['_NUMBERING']._serialized_end=105
   _globals['_QUEUESTATREQUEST']._serialized_start=107
@@ -49,23 +49,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BROWSEREQUEST']._serialized_start=705
   _globals['_BROWSEREQUEST']._serialized_end=966
   _globals['_BROWSERESPONSE']._serialized_start=969
-  _globals['_BROWSERESPONSE']._serialized_end=1141
-  _globals['_BROWSEDRUN']._serialized_start=1144
-  _globals['_BROWSEDRUN']._serialized_end=1291
-  _globals['_ACKUPTOREQUEST']._serialized_start=1294
-  _globals['_ACKUPTOREQUEST']._serialized_end=1424
-  _globals['_ACKUPTORESPONSE']._serialized_start=1426
-  _globals['_ACKUPTORESPONSE']._serialized_end=1480
-  _globals['_ACQUIRELEASEREQUEST']._serialized_start=1483
-  _globals['_ACQUIRELEASEREQUEST']._serialized_end=1640
-  _globals['_RENEWLEASEREQUEST']._serialized_start=1642
-  _globals['_RENEWLEASEREQUEST']._serialized_end=1737
-  _globals['_RELEASELEASEREQUEST']._serialized_start=1739
-  _globals['_RELEASELEASEREQUEST']._serialized_end=1820
-  _globals['_LEASERESPONSE']._serialized_start=1822
-  _globals['_LEASERESPONSE']._serialized_end=1887
-  _globals['_RELEASELEASERESPONSE']._serialized_start=1889
-  _globals['_RELEASELEASERESPONSE']._serialized_end=1911
-  _globals['_READER']._serialized_start=2144
-  _globals['_READER']._serialized_end=2649
+  _globals['_BROWSERESPONSE']._serialized_end=1177
+  _globals['_BROWSEDRUN']._serialized_start=1180
+  _globals['_BROWSEDRUN']._serialized_end=1327
+  _globals['_ACKUPTOREQUEST']._serialized_start=1330
+  _globals['_ACKUPTOREQUEST']._serialized_end=1460
+  _globals['_ACKUPTORESPONSE']._serialized_start=1462
+  _globals['_ACKUPTORESPONSE']._serialized_end=1516
+  _globals['_ACQUIRELEASEREQUEST']._serialized_start=1519
+  _globals['_ACQUIRELEASEREQUEST']._serialized_end=1676
+  _globals['_RENEWLEASEREQUEST']._serialized_start=1678
+  _globals['_RENEWLEASEREQUEST']._serialized_end=1773
+  _globals['_RELEASELEASEREQUEST']._serialized_start=1775
+  _globals['_RELEASELEASEREQUEST']._serialized_end=1856
+  _globals['_LEASERESPONSE']._serialized_start=1858
+  _globals['_LEASERESPONSE']._serialized_end=1923
+  _globals['_RELEASELEASERESPONSE']._serialized_start=1925
+  _globals['_RELEASELEASERESPONSE']._serialized_end=1947
+  _globals['_READER']._serialized_start=2209
+  _globals['_READER']._serialized_end=2714
 # @@protoc_insertion_point(module_scope)

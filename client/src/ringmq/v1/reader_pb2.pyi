@@ -60,6 +60,10 @@ class _BrowseEncodingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     BROWSE_ENCODING_MESSAGES: _BrowseEncoding.ValueType  # 1
     BROWSE_ENCODING_ARROW: _BrowseEncoding.ValueType  # 2
     """`BrowseResponse.arrow`. Refused with REASON_NOT_SUPPORTED by a node without pyarrow."""
+    BROWSE_ENCODING_JOINED: _BrowseEncoding.ValueType  # 3
+    """Messages whose bodies are together in `BrowseResponse.bodies`, for readers that make columns
+    of them.
+    """
 
 class BrowseEncoding(_BrowseEncoding, metaclass=_BrowseEncodingEnumTypeWrapper): ...
 
@@ -67,6 +71,10 @@ BROWSE_ENCODING_UNSPECIFIED: BrowseEncoding.ValueType  # 0
 BROWSE_ENCODING_MESSAGES: BrowseEncoding.ValueType  # 1
 BROWSE_ENCODING_ARROW: BrowseEncoding.ValueType  # 2
 """`BrowseResponse.arrow`. Refused with REASON_NOT_SUPPORTED by a node without pyarrow."""
+BROWSE_ENCODING_JOINED: BrowseEncoding.ValueType  # 3
+"""Messages whose bodies are together in `BrowseResponse.bodies`, for readers that make columns
+of them.
+"""
 Global___BrowseEncoding: typing_extensions.TypeAlias = BrowseEncoding
 
 @typing.final
@@ -308,6 +316,8 @@ class BrowseResponse(google.protobuf.message.Message):
     DAMAGED_FIELD_NUMBER: builtins.int
     ARROW_FIELD_NUMBER: builtins.int
     NUMBERING_FIELD_NUMBER: builtins.int
+    BODIES_FIELD_NUMBER: builtins.int
+    BODY_SIZES_FIELD_NUMBER: builtins.int
     first: builtins.int
     end: builtins.int
     arrow: builtins.bytes
@@ -315,6 +325,12 @@ class BrowseResponse(google.protobuf.message.Message):
     body_size int64, redelivered bool, persistent bool, properties binary (an encoded
     `Properties`). Empty: no messages.
     """
+    bodies: builtins.bytes
+    """With BROWSE_ENCODING_JOINED: the bodies of all runs, back to back, each cut to
+    `body_bytes_max`; and the sizes of the whole ones, 4 bytes each, little endian. The runs have
+    neither.
+    """
+    body_sizes: builtins.bytes
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BrowsedRun]: ...
     @property
@@ -334,10 +350,12 @@ class BrowseResponse(google.protobuf.message.Message):
         damaged: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
         arrow: builtins.bytes = ...,
         numbering: Global___Numbering | None = ...,
+        bodies: builtins.bytes = ...,
+        body_sizes: builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["numbering", b"numbering"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["arrow", b"arrow", "damaged", b"damaged", "end", b"end", "first", b"first", "numbering", b"numbering", "runs", b"runs"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["arrow", b"arrow", "bodies", b"bodies", "body_sizes", b"body_sizes", "damaged", b"damaged", "end", b"end", "first", b"first", "numbering", b"numbering", "runs", b"runs"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___BrowseResponse: typing_extensions.TypeAlias = BrowseResponse

@@ -168,10 +168,14 @@ class Block:
 
     def body_sizes(self) -> array[int]:
         """The size of each body, 4 bytes each. It stays in memory when the block is paged out."""
-        sizes = array("I", self.data[HEADER.size : HEADER.size + 4 * self.count])
+        sizes = array("I", self.encoded_body_sizes())
         if sys.byteorder == "big":
             sizes.byteswap()
         return sizes
+
+    def encoded_body_sizes(self) -> bytes:
+        """The size of each body, as in `data`: 4 bytes each, little endian."""
+        return self.data[HEADER.size : HEADER.size + 4 * self.count]
 
     def fit(self, start: int, bytes_max: int) -> int:
         """The greatest `stop` so that the bodies from `start` on are within `bytes_max`; but

@@ -14,15 +14,23 @@ from importlib import import_module
 from itertools import accumulate
 from typing import Any
 
+from ringmq_node.doors.grpc.arrow_ipc import (
+    END_OF_STREAM,
+    ArrowBuffer,
+    Column,
+    Part,
+    batch_parts,
+)
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.run import Run
-from ringmq_node.replica.positions import BrowsedPiece
+from ringmq_node.replica.positions import PIECE_MESSAGES_MAX, BrowsedPiece
 
 
 async def load(node: str) -> Any:
     """The module `pyarrow`. Raises `BrokerError` where it isn't installed."""
     try:
-        return await asyncio.to_thread(import_module, "pyarrow")
+        await asyncio.to_thread(import_module, "pyarrow.compute")
+        return import_module("pyarrow")
     except ImportError as error:
         raise BrokerError(
             Reason.NOT_SUPPORTED,
@@ -46,79 +54,113 @@ def schema(arrow: Any) -> Any:
     )
 
 
-def encode(arrow: Any, piece: BrowsedPiece, body_bytes_max: int | None) -> memoryview:
-    """One record batch, as a stream; empty without messages."""
-    if not piece.runs:
-        return memoryview(b"")
-    names = schema(arrow)
-    batch = _batch(arrow, names, piece.runs, body_bytes_max)
-    sink = arrow.BufferOutputStream()
-    with arrow.ipc.new_stream(sink, names) as writer:
-        writer.write_batch(batch)
-    return memoryview(sink.getvalue())
+@functools.cache
+def _encoded_schema(arrow: Any) -> bytes:
+    return bytes(schema(arrow).serialize())
 
 
-def _batch(arrow: Any, names: Any, runs: Sequence[Run], body_bytes_max: int | None) -> Any:
-    """The rows of all runs in one set of buffers: a batch for each run would cost more than its
-    messages, where runs are short. Nothing in it is done for each message by Python, but for bodies
-    that are cut and properties."""
-    positions, sizes = array("q"), array("I")
+def encode(arrow: Any, piece: BrowsedPiece, body_bytes_max: int | None) -> list[Part]:
+    """A stream of one record batch, in parts that follow one another; none without messages.
+
+    The rows of all runs are in one batch: one for each run would cost more than its messages, where
+    runs are short. Nothing is done for each message by Python, but for bodies that are cut and
+    properties. Whole bodies are parts of their blocks: nothing copies them here.
+    """
+    runs = piece.runs
+    if not runs:
+        return []
+    sizes = array("I")
+    for run in runs:
+        sizes.extend(run.block.body_sizes())
+    count = len(sizes)
+    columns: list[Column] = [
+        _whole([_positions(arrow, runs, count)]),
+        _bodies(arrow, runs, sizes, body_bytes_max),
+        _whole([_values(_as_arrow(arrow, sizes).cast(arrow.int64()), 8)]),
+        _whole([_bits(runs, lambda run: run.redelivered)]),
+        _whole([_bits(runs, lambda run: not run.transient)]),
+        _properties(runs, count),
+    ]
+    return [_encoded_schema(arrow), *batch_parts(count, columns), END_OF_STREAM]
+
+
+@functools.cache
+def _from_0(arrow: Any) -> Any:
+    return arrow.array(range(PIECE_MESSAGES_MAX), arrow.int64())
+
+
+def _positions(arrow: Any, runs: Sequence[Run], count: int) -> Part:
+    first = runs[0].first_position
+    if runs[-1].last_position - first < count <= PIECE_MESSAGES_MAX:
+        # No hole, as nearly always.
+        return _values(arrow.compute.add(_from_0(arrow).slice(0, count), first), 8)
+    positions = array("q")
     for run in runs:
         positions.extend(range(run.first_position, run.last_position + 1))
-        sizes.extend(run.block.body_sizes())
-    count = len(positions)
-
-    def column(kind: Any, data: array[int] | bytes) -> Any:
-        return arrow.Array.from_buffers(kind, count, [None, arrow.py_buffer(data)])
-
-    columns = [
-        column(arrow.int64(), positions),
-        _bodies(arrow, runs, sizes, body_bytes_max),
-        column(arrow.int64(), array("q", sizes)),
-        column(arrow.bool_(), _bits(runs, lambda run: run.redelivered)),
-        column(arrow.bool_(), _bits(runs, lambda run: not run.transient)),
-        _properties(arrow, runs, count),
-    ]
-    return arrow.record_batch(columns, schema=names)
+    return positions
 
 
-def _bodies(arrow: Any, runs: Sequence[Run], sizes: array[int], body_bytes_max: int | None) -> Any:
+def _as_arrow(arrow: Any, sizes: array[int]) -> Any:
+    return arrow.Array.from_buffers(arrow.uint32(), len(sizes), [None, arrow.py_buffer(sizes)])
+
+
+def _values(found: Any, value_bytes: int) -> memoryview:
+    return memoryview(found.buffers()[1])[: value_bytes * len(found)]
+
+
+def _whole(*buffers: ArrowBuffer) -> Column:
+    """A column without nulls needs no bits that say which values are there."""
+    return 0, [[], *buffers]
+
+
+def _bodies(
+    arrow: Any, runs: Sequence[Run], sizes: array[int], body_bytes_max: int | None
+) -> Column:
     if body_bytes_max == 0:
-        return arrow.nulls(len(sizes), arrow.binary())
-    if body_bytes_max is not None:
-        cut = [body[:body_bytes_max] for run in runs for body in run.block.bodies()]
-        return arrow.array(cut, arrow.binary())
-    if len(runs) == 1:
-        # Offsets into the block, as it is: Arrow's writer takes the bodies out, and counts from 0.
-        block = runs[0].block
-        offsets, data = block.body_offsets(), block.data
-    else:
-        offsets = array("i", accumulate(sizes, initial=0))
-        data = b"".join([run.block.joined_bodies() for run in runs])
-    buffers = [None, arrow.py_buffer(offsets), arrow.py_buffer(data)]
-    return arrow.Array.from_buffers(arrow.binary(), len(sizes), buffers)
+        return _nulls(len(sizes))
+    if body_bytes_max is None:
+        ends = _values(arrow.compute.cumulative_sum(_as_arrow(arrow, sizes)), 4)
+        return _whole([bytes(4), ends], [run.block.joined_bodies() for run in runs])
+    cut = [body[:body_bytes_max] for run in runs for body in run.block.bodies()]
+    return _whole([_offsets(cut)], cut)
+
+
+def _nulls(count: int) -> Column:
+    """Of a column of bytes."""
+    return count, [[_packed(0, count)], [bytes(4 * (count + 1))], []]
+
+
+def _offsets(values: Sequence[bytes]) -> array[int]:
+    return array("i", accumulate(map(len, values), initial=0))
+
+
+def _packed(bits: int, count: int) -> bytes:
+    """A bit for each message, as Arrow packs them: the lowest of each byte first."""
+    return bits.to_bytes((count + 7) // 8, "little")
 
 
 def _bits(runs: Sequence[Run], is_set: Callable[[Run], bool]) -> bytes:
-    """A bit for each message, as Arrow packs them: the lowest of each byte first."""
     bits = at = 0
     for run in runs:
         if is_set(run):
             bits |= ((1 << run.block.count) - 1) << at
         at += run.block.count
-    return bits.to_bytes((at + 7) // 8, "little")
+    return _packed(bits, at)
 
 
-def _properties(arrow: Any, runs: Sequence[Run], count: int) -> Any:
+def _properties(runs: Sequence[Run], count: int) -> Column:
     found = [run.block.properties() for run in runs]
     if not any(found):
-        return arrow.nulls(count, arrow.binary())
-    each: list[bytes | None] = []
+        return _nulls(count)
+    each: list[bytes] = []
+    present = 0
     for run, properties in zip(runs, found, strict=True):
+        if properties:
+            present |= ((1 << run.block.count) - 1) << len(each)
         if len(properties) == run.block.count:
             each += properties
         else:
             # One for all of the run, or none.
-            shared = properties[0] if properties else None
-            each += [shared] * run.block.count
-    return arrow.array(each, arrow.binary())
+            each += (properties or [b""]) * run.block.count
+    nulls = count - present.bit_count()
+    return nulls, [[_packed(present, count)], [_offsets(each)], each]

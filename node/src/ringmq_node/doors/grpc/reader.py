@@ -7,14 +7,16 @@ may be repeated: what a lost answer has done, its repeat finds done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, cast
 
 from ringmq.v1 import reader_pb2 as wire
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.browsing import BrowseSource
 from ringmq_node.doors.grpc import arrow
+from ringmq_node.doors.grpc.arrow_ipc import Part
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.relay import relay_stream
 from ringmq_node.doors.grpc.service import (
@@ -34,8 +36,9 @@ READER = "ringmq.v1.Reader"
 # A reader that takes nothing for so long has its browse ended: it can begin again where it is.
 TAKING_S = 30.0
 
-# Of the field `arrow` of a `BrowseResponse`: its number, and the wire type of bytes.
+# Of fields of a `BrowseResponse`: the number, and the wire type of bytes.
 _ARROW_TAG = bytes([wire.BrowseResponse.ARROW_FIELD_NUMBER << 3 | 2])
+_BODIES_TAG = bytes([wire.BrowseResponse.BODIES_FIELD_NUMBER << 3 | 2])
 _SOURCES = {
     wire.BROWSE_SOURCE_UNSPECIFIED: BrowseSource.MASTER,
     wire.BROWSE_SOURCE_MASTER: BrowseSource.MASTER,
@@ -136,8 +139,11 @@ class ReaderService:
             raise bad_request(f"there is no encoding {request.encoding}", field="encoding")
         if await self._relayed(queue, "Browse", data, context, source):
             return
-        wants_arrow = request.encoding == wire.BROWSE_ENCODING_ARROW
-        pyarrow = await arrow.load(self._node) if wants_arrow else None
+        encode: Callable[[BrowsedPiece, int | None], bytes] = piece_to_wire
+        if request.encoding == wire.BROWSE_ENCODING_ARROW:
+            encode = partial(piece_as_arrow, await arrow.load(self._node))
+        elif request.encoding == wire.BROWSE_ENCODING_JOINED:
+            encode = piece_joined
         body_bytes_max = request.body_bytes_max if request.HasField("body_bytes_max") else None
         pieces = self._browsing.browse(
             queue,
@@ -155,7 +161,7 @@ class ReaderService:
                         piece = await anext(pieces, None)
                         if piece is None:
                             return
-                        await context.write(_piece_to_wire(piece, body_bytes_max, pyarrow))
+                        await context.write(encode(piece, body_bytes_max))
                 except TimeoutError:
                     raise BrokerError(
                         Reason.TIMEOUT, f"the reader took nothing for {TAKING_S:.0f} s"
@@ -232,32 +238,60 @@ def _numbering_to_wire(numbering: Numbering) -> wire.Numbering:
     return wire.Numbering(queue_id=numbering.queue_id, epoch=numbering.epoch)
 
 
-def _piece_to_wire(piece: BrowsedPiece, body_bytes_max: int | None, pyarrow: Any) -> bytes:
-    """A `BrowseResponse`. `pyarrow`: None for messages."""
-    answer = wire.BrowseResponse(
+def _answer(piece: BrowsedPiece, runs: Iterable[wire.BrowsedRun] = ()) -> wire.BrowseResponse:
+    return wire.BrowseResponse(
         first=piece.first,
         end=piece.end,
+        runs=runs,
         damaged=ranges_to_wire(piece.damaged),
         numbering=_numbering_to_wire(piece.numbering),
     )
-    if pyarrow is None:
-        answer.runs.extend(_run_to_wire(run, body_bytes_max) for run in piece.runs)
-        return answer.SerializeToString()
-    data = arrow.encode(pyarrow, piece, body_bytes_max)
-    # As `answer.arrow = data` would have it, with one copy of the bodies instead of three.
-    return b"".join((answer.SerializeToString(), _ARROW_TAG, varint(len(data)), data))
 
 
-def _run_to_wire(run: Run, body_bytes_max: int | None) -> wire.BrowsedRun:
+def piece_to_wire(piece: BrowsedPiece, body_bytes_max: int | None) -> bytes:
+    """A `BrowseResponse` of messages; so are the two below."""
+    runs = []
+    for run in piece.runs:
+        bodies = [] if body_bytes_max == 0 else run.block.bodies()
+        if body_bytes_max:
+            bodies = [body[:body_bytes_max] for body in bodies]
+        runs.append(_run_to_wire(run, bodies, sized=body_bytes_max is not None))
+    return _answer(piece, runs).SerializeToString()
+
+
+def piece_joined(piece: BrowsedPiece, body_bytes_max: int | None) -> bytes:
+    """Nothing of it is done for each message by Python, but for bodies that are cut."""
+    head = _answer(piece, [_run_to_wire(run, (), sized=False) for run in piece.runs])
+    head.body_sizes = b"".join([run.block.encoded_body_sizes() for run in piece.runs])
+    bodies: list[Part] = []
+    if body_bytes_max is None:
+        bodies += [run.block.joined_bodies() for run in piece.runs]
+    elif body_bytes_max:
+        bodies += [body[:body_bytes_max] for run in piece.runs for body in run.block.bodies()]
+    return _with_large_field(head, _BODIES_TAG, bodies)
+
+
+def piece_as_arrow(pyarrow: Any, piece: BrowsedPiece, body_bytes_max: int | None) -> bytes:
+    return _with_large_field(
+        _answer(piece), _ARROW_TAG, arrow.encode(pyarrow, piece, body_bytes_max)
+    )
+
+
+def _with_large_field(head: wire.BrowseResponse, tag: bytes, parts: Sequence[Part]) -> bytes:
+    """The message with one more field of bytes. By protobuf it would be copied twice."""
+    size = sum(memoryview(part).nbytes for part in parts)
+    field = (tag, varint(size), *parts) if size else ()
+    # The only copy of the bodies between store and wire.
+    return b"".join((head.SerializeToString(), *field))
+
+
+def _run_to_wire(run: Run, bodies: Sequence[bytes], *, sized: bool) -> wire.BrowsedRun:
     block = run.block
-    bodies = [] if body_bytes_max == 0 else block.bodies()
-    if body_bytes_max:
-        bodies = [body[:body_bytes_max] for body in bodies]
     return wire.BrowsedRun(
         first_position=run.first_position,
         count=block.count,
         bodies=bodies,
-        body_sizes=None if body_bytes_max is None else block.body_sizes(),
+        body_sizes=block.body_sizes() if sized else None,
         properties=block.properties(),
         redelivered=run.redelivered,
         transient=run.transient,
