@@ -80,6 +80,23 @@ def test_nodes_are_drained_revived_and_forgotten(run: Run) -> None:
     run(test)
 
 
+def test_connections_of_all_pages_are_listed(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            found = await client.operator.connections()
+            assert found.silent_nodes == ("b",)
+            states = [each.state for each in found.connections]
+            assert [each.peer for each in found.connections] == ["p0", "p1", "p2"]
+            assert states == [
+                ringmq.ConnectionState.RUNNING,
+                ringmq.ConnectionState.FLOW,
+                ringmq.ConnectionState.UNKNOWN,
+            ]
+            assert found.connections[1].flow_reasons == (ringmq.BlockReason.RING_FULL,)
+
+    run(test)
+
+
 def test_rebalancing_tells_each_move_and_why_it_failed(run: Run) -> None:
     async def test() -> None:
         async with FakeNode() as node, ringmq.connect(node.address) as client:

@@ -175,6 +175,11 @@ async def test_through_any_node(cluster: Cluster) -> None:
             await stream.open_publisher("q", b"")
             await stream.send_batch(1, bodies)
             await stream.confirmed_up_to(10)
+            # The client's connection, and that of the node which relays it.
+            async with cluster.client() as client:
+                found = (await client.operator.connections()).connections
+            publishing = {(each.node, each.relayed) for each in found if each.publishers}
+            assert publishing == {(mirror, False), (await cluster.master_of("q"), True)}
         async with RawStream(address, "Consume") as stream:
             await stream.open_consumer("q")
             (delivery,) = (await stream.receive()).deliveries.deliveries

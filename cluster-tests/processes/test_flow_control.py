@@ -117,6 +117,8 @@ async def alarm_story(cluster: Cluster, disks: Disks) -> None:
                 state = await client.queue("q")
                 assert state.state is ringmq.QueueState.FLOW
                 assert state.flow_reasons == (BlockReason.DISK,)
+                # Both publishers are of one client, and go to nodes that may differ.
+                assert await states_of(client) == {ringmq.ConnectionState.BLOCKED}
                 # Consumers, acks, gets, purges, declares and deletes go on.
                 async with client.consumer("q") as consumer:
                     batch = await consumer.next_batch(20.0)
@@ -130,7 +132,21 @@ async def alarm_story(cluster: Cluster, disks: Disks) -> None:
                 assert not held_too.done()
             await asyncio.gather(held, held_too)
             await until(lambda: told.now == (), "told the end")
+
+            async def run() -> bool:
+                return await states_of(client) == {ringmq.ConnectionState.RUNNING}
+
+            # Batches that were held are shown for some seconds.
+            assert await states_of(client) == {ringmq.ConnectionState.FLOW}
+            await until(run, "its connections run")
         await cluster.wait_equal("q", on=[replica.node for replica in info.ring])
+
+
+async def states_of(client: ringmq.Client) -> set[ringmq.ConnectionState]:
+    """Of connections with publishers, which are this client's."""
+    found = await client.operator.connections()
+    assert found.silent_nodes == ()
+    return {each.state for each in found.connections if each.publishers and not each.relayed}
 
 
 # Makes one node of a cluster slow for as long as the block lasts.

@@ -78,6 +78,7 @@ def questions(queue_id: str) -> Iterator[tuple[str, Message, Callable[[Any], boo
     status = admin.GetClusterStatusRequest(with_resources=True, with_queues_needing=True)
     yield "Admin/GetClusterStatus", status, lambda r: len(r.nodes) == 2
     yield "Admin/ListQueues", admin.ListQueuesRequest(), lambda r: len(r.queues) == 2
+    yield "Admin/ListConnections", admin.ListConnectionsRequest(), lambda r: not r.silent_nodes
     yield "Admin/SyncQueue", admin.SyncQueueRequest(queue="q"), lambda r: not r.nodes
     yield "Admin/DiscardDamaged", admin.DiscardDamagedRequest(queue="q"), lambda r: not r.messages
     definition = admin.PolicyDefinition(mirrors=admin.Mirrors(count=2))

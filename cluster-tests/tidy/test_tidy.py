@@ -90,6 +90,7 @@ SAME_NOTION = {
     "QueueInfo",
     "QueueStorage",
     "NodeInfo",
+    "ConnectionInfo",
     "ReplicaInfo",
     "ClusterStatus",
     "Location",

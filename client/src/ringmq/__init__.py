@@ -71,6 +71,7 @@ from ringmq.errors import (
 )
 from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
 from ringmq.model.comparison import Difference, DifferenceKind, ReplicaComparison
+from ringmq.model.connections import ConnectionInfo, ConnectionList, ConnectionState
 from ringmq.model.fields import HeaderValue, OtherValue
 from ringmq.model.messages import Batch, Death, Message, Properties
 from ringmq.model.policies import (
@@ -125,6 +126,9 @@ __all__ = [
     "Client",
     "ClosedError",
     "ClusterStatus",
+    "ConnectionInfo",
+    "ConnectionList",
+    "ConnectionState",
     "Consumer",
     "ConsumerTimeoutError",
     "CountedRange",

@@ -15,6 +15,7 @@ from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.errors import NodeNotFoundError, PolicyNotFoundError
 from ringmq.model.comparison import ReplicaComparison
+from ringmq.model.connections import ConnectionInfo, ConnectionList
 from ringmq.model.policies import MasterMove, Policy
 from ringmq.v1 import admin_pb2 as admin
 
@@ -73,6 +74,28 @@ class Operator:
             return [Policy.from_wire(wire) for wire in answer.policies]
 
         return await self._nodes.call(attempt, deadline_s=deadline_s)
+
+    async def connections(self, *, deadline_s: float | None = None) -> ConnectionList:
+        """All that have streams, of all vhosts, and how their publishers fare."""
+        found: list[ConnectionInfo] = []
+        silent: set[str] = set()
+        after = ""
+        while True:
+            request = request_of(admin.ListConnectionsRequest, after=after)
+
+            async def attempt(
+                node: NodeChannel,
+                timeout_s: float,
+                request: admin.ListConnectionsRequest = request,
+            ) -> admin.ListConnectionsResponse:
+                return await node.admin.ListConnections(request, timeout=timeout_s)
+
+            answer = await self._nodes.call(attempt, deadline_s=deadline_s)
+            found += map(ConnectionInfo.from_wire, answer.connections)
+            silent |= {*answer.silent_nodes}
+            after = answer.next
+            if not after:
+                return ConnectionList(tuple(found), tuple(sorted(silent)))
 
     async def verify_queue(
         self,

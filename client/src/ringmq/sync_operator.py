@@ -16,6 +16,7 @@ class SyncOperator:
     set_policy = waiting(Operator.set_policy)
     delete_policy = waiting(Operator.delete_policy)
     policies = waiting(Operator.policies)
+    connections = waiting(Operator.connections)
     verify_queue = waiting(Operator.verify_queue)
     drain = waiting(Operator.drain)
     revive = waiting(Operator.revive)

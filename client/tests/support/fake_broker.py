@@ -310,6 +310,19 @@ class FakeNode(BrokerServicer, AdminServicer):
         if node not in self.standings:
             await context.abort_with_status(status_of(common.REASON_NODE_NOT_FOUND))
 
+    async def ListConnections(self, request: Any, context: Any) -> Any:
+        """Three, a page each."""
+        await self._check(context)
+        at = int(request.after or 0)
+        state: Any = (admin.CONNECTION_STATE_RUNNING, admin.CONNECTION_STATE_FLOW, 99)[at]
+        reasons = [broker.BLOCK_REASON_RING_FULL] if at == 1 else []
+        info = admin.ConnectionInfo(
+            node="a", peer=f"p{at}", state=state, flow_reasons=reasons, publishers=at, consumers=1
+        )
+        return admin.ListConnectionsResponse(
+            connections=[info], next="" if at == 2 else str(at + 1), silent_nodes=["b"]
+        )
+
     async def RebalanceQueues(self, request: Any, context: Any) -> Any:
         await self._check(context)
         moves = [

@@ -38,6 +38,7 @@ from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
+from ringmq_node.broker.connection_listing import ConnectionListing
 from ringmq_node.broker.connections import Connections
 from ringmq_node.broker.consuming.subscribing import Subscribing
 from ringmq_node.broker.declaring import Declaring
@@ -233,6 +234,7 @@ class Node:
                 self.topology.topology,
             ),
             replicas=Replicas(self.cluster, locator, peers),
+            connections=ConnectionListing(self.cluster, listing.nodes, peers, self.budget),
             verifying=Verifying(self.cluster, locator, GrpcDigests(self.channels)),
             browsing=Browsing(
                 self.catalogue, self.cluster, locator, self.gate, now_ms=self.hosting.now_ms

@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
+import ringmq
 from ringmq_node.cli.app import invoke
 from ringmq_node.cli.cluster.local import LocalCluster
 from ringmq_node.cli.options import run as run_on_loop
@@ -130,6 +131,24 @@ def test_queues_are_declared_listed_shown_and_deleted(run: Run) -> None:
     run("queue", "declare", "made.3", "--exact", code=1)
     run("queue", "declare", "made.3", "--exact", "--replicas", 1, "--max-length", 3)
     run("queue", "delete", "made.3")
+
+
+def test_connections_are_listed_with_their_states(
+    run: Run, cluster: LocalCluster, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run("cluster", "connections") == {"connections": [], "silent_nodes": []}
+    run("queue", "declare", "connected")
+    with (
+        ringmq.connect_sync(cluster.seeds) as client,
+        client.publisher("connected"),
+        client.consumer("connected"),
+    ):
+        (found,) = run("cluster", "connections")["connections"]
+        assert (found["publishers"], found["consumers"], found["relayed"]) == (1, 1, False)
+        assert (found["node"], found["state"], found["flow_reasons"]) == ("node1", "running", [])
+        assert_documented(found)
+        assert invoke(["cluster", "connections"]) == 0
+        assert b"node1\tipv4:127.0.0.1:" in capsysbinary.readouterr().out
 
 
 def test_rules_are_flags_of_declarations_and_policies(run: Run) -> None:

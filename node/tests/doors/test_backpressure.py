@@ -20,6 +20,7 @@ from ringmq_node.doors.grpc.wire import ranges_to_wire
 from ringmq_node.doors.grpc.writer import ANSWERS_MAX, MERGED_RANGES_MAX, StreamWriter
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import BrokerSettings
+from ringmq_node.resources.connection_states import ConnectionStates
 from ringmq_node.resources.credit import CreditFlow
 
 BATCHES = 3 * ANSWERS_MAX
@@ -100,7 +101,13 @@ async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
         open_publisher=open_publisher,
         buffers=SimpleNamespace(credit=CreditFlow()),
     )
-    return await PublishStream.open(cast(Any, peer), cast(Any, broker_played), broker.PublishOpen())
+    states = ConnectionStates("a", lambda: 0.0, frozenset)
+    return await PublishStream.open(
+        cast(Any, peer),
+        cast(Any, broker_played),
+        broker.PublishOpen(),
+        states.stream("peer").__enter__(),
+    )
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:

@@ -152,6 +152,7 @@ NAMES_NONE = frozenset(
         "Admin/ForgetNode",
         "Admin/RebalanceQueues",
         "Admin/GetResources",
+        "Admin/ListConnections",
         "Admin/ListExchanges",
         "Admin/CreateVhost",
         "Admin/DeleteVhost",

@@ -18,6 +18,7 @@ from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.replica.upkeep import FullQueueRefusal
+from ringmq_node.resources.connection_states import ConnectionStates
 from ringmq_node.resources.credit import Credit, CreditFlow
 
 CREDIT = Credit(10, 5, 10_000)
@@ -103,7 +104,13 @@ class Played:
             open_publisher=open_publisher,
             buffers=SimpleNamespace(credit=self.credit),
         )
-        return await PublishStream.open(cast(Any, self), cast(Any, door), broker.PublishOpen())
+        states = ConnectionStates("a", lambda: 0.0, frozenset)
+        return await PublishStream.open(
+            cast(Any, self),
+            cast(Any, door),
+            broker.PublishOpen(),
+            states.stream("peer").__enter__(),
+        )
 
 
 class _Publishing:

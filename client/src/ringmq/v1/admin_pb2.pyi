@@ -48,6 +48,33 @@ NODE_STATE_QUARANTINED: NodeState.ValueType  # 4
 """Its record in the registry can't be read: nobody knows whether it is up."""
 Global___NodeState: typing_extensions.TypeAlias = NodeState
 
+class _ConnectionState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ConnectionStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ConnectionState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    CONNECTION_STATE_UNSPECIFIED: _ConnectionState.ValueType  # 0
+    CONNECTION_STATE_RUNNING: _ConnectionState.ValueType  # 1
+    CONNECTION_STATE_FLOW: _ConnectionState.ValueType  # 2
+    """A batch of one of its publishers is held, or was within the last 5 s."""
+    CONNECTION_STATE_BLOCKING: _ConnectionState.ValueType  # 3
+    """It has publishers, and an alarm will hold their next batch."""
+    CONNECTION_STATE_BLOCKED: _ConnectionState.ValueType  # 4
+    """An alarm holds a batch."""
+
+class ConnectionState(_ConnectionState, metaclass=_ConnectionStateEnumTypeWrapper): ...
+
+CONNECTION_STATE_UNSPECIFIED: ConnectionState.ValueType  # 0
+CONNECTION_STATE_RUNNING: ConnectionState.ValueType  # 1
+CONNECTION_STATE_FLOW: ConnectionState.ValueType  # 2
+"""A batch of one of its publishers is held, or was within the last 5 s."""
+CONNECTION_STATE_BLOCKING: ConnectionState.ValueType  # 3
+"""It has publishers, and an alarm will hold their next batch."""
+CONNECTION_STATE_BLOCKED: ConnectionState.ValueType  # 4
+"""An alarm holds a batch."""
+Global___ConnectionState: typing_extensions.TypeAlias = ConnectionState
+
 class _DifferenceKind:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -532,6 +559,94 @@ class ListQueuesRequest(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ListQueuesRequest: typing_extensions.TypeAlias = ListQueuesRequest
+
+@typing.final
+class ListConnectionsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONNECTIONS_MAX_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    connections_max: builtins.int
+    """The most connections to return (0: 1000), beginning with the first one after `after`."""
+    after: builtins.str
+    def __init__(
+        self,
+        *,
+        connections_max: builtins.int = ...,
+        after: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["after", b"after", "connections_max", b"connections_max"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ListConnectionsRequest: typing_extensions.TypeAlias = ListConnectionsRequest
+
+@typing.final
+class ConnectionInfo(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: builtins.int
+    PEER_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    FLOW_REASONS_FIELD_NUMBER: builtins.int
+    PUBLISHERS_FIELD_NUMBER: builtins.int
+    CONSUMERS_FIELD_NUMBER: builtins.int
+    RELAYED_FIELD_NUMBER: builtins.int
+    node: builtins.str
+    """The node that has the connection, and the other end's address."""
+    peer: builtins.str
+    state: Global___ConnectionState.ValueType
+    publishers: builtins.int
+    consumers: builtins.int
+    relayed: builtins.bool
+    """The peer is a node, which passes on to masters at `node` what its clients ask for."""
+    @property
+    def flow_reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[ringmq.v1.broker_pb2.BlockReason.ValueType]:
+        """Why its publishers are held, or were."""
+
+    def __init__(
+        self,
+        *,
+        node: builtins.str = ...,
+        peer: builtins.str = ...,
+        state: Global___ConnectionState.ValueType = ...,
+        flow_reasons: collections.abc.Iterable[ringmq.v1.broker_pb2.BlockReason.ValueType] | None = ...,
+        publishers: builtins.int = ...,
+        consumers: builtins.int = ...,
+        relayed: builtins.bool = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumers", b"consumers", "flow_reasons", b"flow_reasons", "node", b"node", "peer", b"peer", "publishers", b"publishers", "relayed", b"relayed", "state", b"state"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ConnectionInfo: typing_extensions.TypeAlias = ConnectionInfo
+
+@typing.final
+class ListConnectionsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONNECTIONS_FIELD_NUMBER: builtins.int
+    NEXT_FIELD_NUMBER: builtins.int
+    SILENT_NODES_FIELD_NUMBER: builtins.int
+    next: builtins.str
+    """For `after`, if there are more."""
+    @property
+    def connections(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ConnectionInfo]:
+        """In the order of their nodes, and of their peers."""
+
+    @property
+    def silent_nodes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Nodes that are up and haven't answered."""
+
+    def __init__(
+        self,
+        *,
+        connections: collections.abc.Iterable[Global___ConnectionInfo] | None = ...,
+        next: builtins.str = ...,
+        silent_nodes: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["connections", b"connections", "next", b"next", "silent_nodes", b"silent_nodes"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ListConnectionsResponse: typing_extensions.TypeAlias = ListConnectionsResponse
 
 @typing.final
 class JoiningReplica(google.protobuf.message.Message):

@@ -45,6 +45,11 @@ class AdminStub(object):
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.ListQueuesRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_admin__pb2.ListQueuesResponse.FromString,
                 _registered_method=True)
+        self.ListConnections = channel.unary_unary(
+                '/ringmq.v1.Admin/ListConnections',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.ListConnectionsRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.ListConnectionsResponse.FromString,
+                _registered_method=True)
         self.PromoteMirror = channel.unary_unary(
                 '/ringmq.v1.Admin/PromoteMirror',
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.SerializeToString,
@@ -158,6 +163,13 @@ class AdminServicer(object):
 
     def ListQueues(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListConnections(self, request, context):
+        """The connections that have streams, and how their publishers fare.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -316,6 +328,11 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=ringmq_dot_v1_dot_admin__pb2.ListQueuesRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_admin__pb2.ListQueuesResponse.SerializeToString,
             ),
+            'ListConnections': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListConnections,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.ListConnectionsRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.ListConnectionsResponse.SerializeToString,
+            ),
             'PromoteMirror': grpc.unary_unary_rpc_method_handler(
                     servicer.PromoteMirror,
                     request_deserializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.FromString,
@@ -471,6 +488,33 @@ class Admin(object):
             '/ringmq.v1.Admin/ListQueues',
             ringmq_dot_v1_dot_admin__pb2.ListQueuesRequest.SerializeToString,
             ringmq_dot_v1_dot_admin__pb2.ListQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListConnections(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/ListConnections',
+            ringmq_dot_v1_dot_admin__pb2.ListConnectionsRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.ListConnectionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

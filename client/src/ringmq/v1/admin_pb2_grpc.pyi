@@ -19,6 +19,8 @@ class AdminStub:
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     GetClusterStatus: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.GetClusterStatusRequest, ringmq.v1.admin_pb2.GetClusterStatusResponse]
     ListQueues: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.ListQueuesRequest, ringmq.v1.admin_pb2.ListQueuesResponse]
+    ListConnections: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.ListConnectionsRequest, ringmq.v1.admin_pb2.ListConnectionsResponse]
+    """The connections that have streams, and how their publishers fare."""
     PromoteMirror: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.PromoteMirrorRequest, ringmq.v1.admin_pb2.PromoteMirrorResponse]
     """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
     ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
@@ -80,6 +82,14 @@ class AdminServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.admin_pb2.ListQueuesRequest,
         context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.ListQueuesRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.ListQueuesResponse]],
     ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.ListQueuesResponse]: ...
+
+    @abc.abstractmethod
+    def ListConnections(
+        self,
+        request: ringmq.v1.admin_pb2.ListConnectionsRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.ListConnectionsRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.ListConnectionsResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.ListConnectionsResponse]:
+        """The connections that have streams, and how their publishers fare."""
 
     @abc.abstractmethod
     def PromoteMirror(

@@ -21,6 +21,7 @@ from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.catalogue import QueueCatalogue, by_registry
 from ringmq_node.broker.cluster import Cluster
+from ringmq_node.broker.connection_listing import ConnectionListing
 from ringmq_node.broker.consuming.channel import ConsumeChannel
 from ringmq_node.broker.consuming.feed import Subscriber
 from ringmq_node.broker.consuming.subscribing import DEFAULT_TERMS, Subscribing
@@ -109,6 +110,7 @@ class Broker:
         topology: TopologyService,
         orphans: Orphans,
         consuming: Subscribing,
+        connections: ConnectionListing,
     ) -> None:
         self.settings = settings
         self.node = cluster.me.node
@@ -136,6 +138,7 @@ class Broker:
         self._descriptions = descriptions
         # For doors: clients' connections.
         self.orphans = orphans
+        self.connections = connections
         self.consuming = consuming
         consuming.begin(routing, locator, orphans)
 

@@ -16,7 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ringmq_node.model.info import LossInfo, NodeResources, QueueInfo, ReplicaInfo, SyncInfo
+from ringmq_node.model.info import (
+    ConnectionInfo,
+    LossInfo,
+    NodeResources,
+    QueueInfo,
+    ReplicaInfo,
+    SyncInfo,
+)
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.run import Run
 
@@ -114,6 +121,12 @@ class Peers(Protocol):
         self, address: str, queues: Sequence[str], *, deadline_s: float
     ) -> QueuesAt:
         """What only that node knows of these queues. At most `LIST_MAX` are asked for."""
+        ...
+
+    async def own_connections(
+        self, address: str, after: str, connections_max: int, *, deadline_s: float
+    ) -> list[ConnectionInfo]:
+        """Those of that very node."""
         ...
 
     async def resources(self, address: str, *, deadline_s: float) -> NodeResources: ...

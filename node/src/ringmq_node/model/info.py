@@ -29,6 +29,32 @@ class QueueCondition(Enum):
     QUARANTINED = auto()
 
 
+class ConnectionCondition(Enum):
+    """How a connection's publishers fare; names are those of `ringmq.v1.ConnectionState`."""
+
+    RUNNING = auto()
+    # A batch is held, or was a moment ago.
+    FLOW = auto()
+    # An alarm will hold the next batch.
+    BLOCKING = auto()
+    # An alarm holds one.
+    BLOCKED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """A connection that has streams at `node`. `relayed`: the peer is a node, which passes on to
+    masters here what its clients ask for."""
+
+    node: str
+    peer: str
+    condition: ConnectionCondition
+    flow_reasons: tuple[BlockReason, ...]
+    publishers: int
+    consumers: int
+    relayed: bool
+
+
 class SyncPhase(Enum):
     """The activity of a replica that isn't synchronised; names as in `ringmq.v1.SyncPhase`."""
 

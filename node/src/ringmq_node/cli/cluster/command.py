@@ -1,4 +1,4 @@
-"""`ringmq cluster up|down|status`."""
+"""`ringmq cluster up|down|status|connections`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from ringmq_gm.registry.base import AddressError
 from ringmq_gm.registry.url import open_registry
+from ringmq_node.cli.cluster.connections import connections
 from ringmq_node.cli.cluster.description import resources_texts, status_json
 from ringmq_node.cli.cluster.local import BASE_PORT, NODES_MAX, LocalCluster, default_directory
 from ringmq_node.cli.options import Target, client_options, json_option, run
@@ -30,6 +31,9 @@ STATUS_COLUMNS = (
 @click.group()
 def cluster() -> None:
     """A cluster of local processes; the state of any cluster."""
+
+
+cluster.add_command(connections)
 
 
 @cluster.command()

@@ -11,6 +11,7 @@ from ringmq_base.pieces import Pieces
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import Acceptance
+from ringmq_node.doors.grpc.connection_wire import connection_to_wire
 from ringmq_node.doors.grpc.peers import ADMIN
 from ringmq_node.doors.grpc.policies import policy_from_wire, policy_to_wire
 from ringmq_node.doors.grpc.service import Context, caller_of, parse_request, routes
@@ -51,6 +52,7 @@ class AdminService:
             unary={
                 "GetClusterStatus": self._status,
                 "ListQueues": self._list_queues,
+                "ListConnections": self._list_connections,
                 "PromoteMirror": self._promote,
                 "SyncQueue": self._sync_queue,
                 "DiscardDamaged": self._discard_damaged,
@@ -100,6 +102,17 @@ class AdminService:
             queues_max=request.queues_max,
         )
         return await _listed(page.queues, split_name(page.next)[1])
+
+    async def _list_connections(self, data: bytes, context: Context) -> bytes:
+        request = parse_request(admin.ListConnectionsRequest, data)
+        page = await self._broker.connections.page(
+            caller_of(context), after=request.after, connections_max=request.connections_max
+        )
+        return admin.ListConnectionsResponse(
+            connections=map(connection_to_wire, page.connections),
+            next=page.next,
+            silent_nodes=page.silent_nodes,
+        ).SerializeToString()
 
     # --- policies ---
 

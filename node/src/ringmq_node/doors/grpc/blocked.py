@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.timer import Timer
 from ringmq_node.doors.grpc.wire import block_reasons_to_wire
+from ringmq_node.resources.connection_states import PeerStream
 from ringmq_node.resources.flow import BlockNotices, Reasons
 
 
@@ -16,10 +17,15 @@ class BlockTeller:
     """The shell of `BlockNotices`: its clock, its timer and its messages."""
 
     def __init__(
-        self, reasons: Callable[[], Reasons], put: Callable[[broker.PublishResponse], None]
+        self,
+        reasons: Callable[[], Reasons],
+        put: Callable[[broker.PublishResponse], None],
+        stream: PeerStream,
     ) -> None:
+        """`stream`: as which its connection shows that it is held."""
         self._reasons = reasons
         self._put = put
+        self._stream = stream
         self._notices = BlockNotices()
         self._timer = Timer(self._look)
         self._closed = False
@@ -48,6 +54,7 @@ class BlockTeller:
         self._holders -= 1
         if not self._holders:
             self._notices.release(self._clock())
+            self._stream.release()
             self._look()
 
     def close(self) -> None:
@@ -59,7 +66,10 @@ class BlockTeller:
         if self._closed:
             return
         now = self._clock()
-        told = self._notices.look(self._reasons() if self._notices.held else (), now)
+        reasons = self._reasons() if self._notices.held else ()
+        if self._notices.held:
+            self._stream.hold(reasons)
+        told = self._notices.look(reasons, now)
         if told:
             blocked = broker.Blocked(reasons=block_reasons_to_wire(told))
             self._put(broker.PublishResponse(blocked=blocked))

@@ -25,6 +25,7 @@ from ringmq_node.doors.grpc.topology import TopologyDoor
 from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire, queue_to_wire, run_to_wire
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import GET_BYTES_MAX
+from ringmq_node.resources.connection_states import PeerStream
 from ringmq_wire import Accept
 
 Request = TypeVar("Request", bound=Message)
@@ -74,15 +75,23 @@ class BrokerService:
         request = parse_request(broker.ConnectRequest, await self._first(context))
         if request.WhichOneof("request") != "open":
             raise bad_request("a connect stream begins with Open", field="request")
-        await ConnectStream(context, self._broker).run()
+        with self._broker.connections.states.stream(context.call.peer):
+            await ConnectStream(context, self._broker).run()
 
     async def _publish(self, context: Context) -> None:
         data = await self._first(context)
         request = parse_request(broker.PublishRequest, data)
         if request.WhichOneof("request") != "open":
             raise bad_request("a publish stream begins with Open", field="request")
+        states = self._broker.connections.states
+        with states.stream(context.call.peer, relayed=is_node(context), publishes=True) as peer:
+            await self._publish_as(peer, request, data, context)
+
+    async def _publish_as(
+        self, peer: PeerStream, request: broker.PublishRequest, data: bytes, context: Context
+    ) -> None:
         if request.open.HasField("exchange"):
-            await (await RoutedStream.open(context, self._broker, request.open)).run()
+            await (await RoutedStream.open(context, self._broker, request.open, peer)).run()
             return
         request.open.queue = await self._queue_of(request.open)
         queue = request.open.queue
@@ -92,7 +101,7 @@ class BrokerService:
             )
         address = await self._broker.route(queue, caller_of(context))
         if not await self._relayed(queue, address, "Publish", data, context):
-            await (await PublishStream.open(context, self._broker, request.open)).run()
+            await (await PublishStream.open(context, self._broker, request.open, peer)).run()
 
     async def _consume(self, context: Context) -> None:
         data = await self._first(context)
@@ -102,9 +111,11 @@ class BrokerService:
         request.open.queue = await self._queue_of(request.open)
         caller = caller_of(context)
         queue = request.open.queue
-        address = await self._broker.route(queue, caller, consumes=True)
-        if not await self._relayed(queue, address, "Consume", data, context):
-            await (await ConsumeStream.open(context, self._broker, request.open)).run()
+        states = self._broker.connections.states
+        with states.stream(context.call.peer, relayed=is_node(context), consumes=True):
+            address = await self._broker.route(queue, caller, consumes=True)
+            if not await self._relayed(queue, address, "Consume", data, context):
+                await (await ConsumeStream.open(context, self._broker, request.open)).run()
 
     async def _first(self, context: Context) -> bytes:
         """The stream's first message, which a client sends at once."""

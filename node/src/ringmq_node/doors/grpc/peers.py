@@ -17,9 +17,10 @@ from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.peers import Acceptance, DeleteConditions, Got, Promoted, QueuesAt
 from ringmq_node.doors.grpc import wire
 from ringmq_node.doors.grpc.channels import PeerChannels
+from ringmq_node.doors.grpc.connection_wire import connection_from_wire
 from ringmq_node.doors.grpc.service import RELAYED_METADATA, parse
 from ringmq_node.doors.grpc.status import from_call
-from ringmq_node.model.info import NodeResources, QueueInfo, ReplicaInfo
+from ringmq_node.model.info import ConnectionInfo, NodeResources, QueueInfo, ReplicaInfo
 from ringmq_node.model.names import DEFAULT_VHOST, split_name
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import QueueMode
@@ -223,6 +224,19 @@ class GrpcPeers:
             await pieces.step()
         joining = {each.queue: wire.sync_from_wire(each.sync) for each in response.joining}
         return QueuesAt(infos, joining)
+
+    async def own_connections(
+        self, address: str, after: str, connections_max: int, *, deadline_s: float
+    ) -> list[ConnectionInfo]:
+        response = await self._ask(
+            address,
+            f"{ADMIN}/ListConnections",
+            admin.ListConnectionsRequest(connections_max=connections_max, after=after),
+            admin.ListConnectionsResponse,
+            deadline_s=deadline_s,
+            repeatable=True,
+        )
+        return [*map(connection_from_wire, response.connections)]
 
     async def resources(self, address: str, *, deadline_s: float) -> NodeResources:
         response = await self._ask(

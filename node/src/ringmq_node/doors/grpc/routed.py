@@ -22,6 +22,7 @@ from ringmq_node.doors.grpc.wire import ranges_to_wire
 from ringmq_node.model.fields import Headers
 from ringmq_node.model.reasons import BrokerError, bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from ringmq_node.resources.connection_states import PeerStream
 
 # Of the field `cc` of properties, which only the broker sets.
 _CC_TAG = b"\xa2\x01"
@@ -40,7 +41,7 @@ class RoutedStream(Stream):
 
     @classmethod
     async def open(
-        cls, context: Context, door: Broker, opening: broker.PublishOpen
+        cls, context: Context, door: Broker, opening: broker.PublishOpen, peer: PeerStream
     ) -> RoutedStream:
         """Raises `BrokerError` if the exchange can't be published to."""
         if opening.queue:
@@ -50,6 +51,7 @@ class RoutedStream(Stream):
         stream.teller = BlockTeller(
             lambda: stream.session.block_reasons(),
             lambda told: stream.writer.put(told, answer=False),
+            peer,
         )
         # At once: each of its batches would hear it.
         await door.topology.check_publish(opening.vhost, opening.exchange)

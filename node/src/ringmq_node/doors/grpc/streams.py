@@ -10,6 +10,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
@@ -35,6 +36,7 @@ from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.upkeep import FullQueueRefusal
 from ringmq_node.resources.buffers import ByteBudget, UnsentBytes
+from ringmq_node.resources.connection_states import PeerStream
 
 # How long a client that doesn't read may hold up the end of its stream.
 LAST_WRITE_S = 5.0
@@ -234,15 +236,13 @@ class PublishStream(Stream):
 
     @classmethod
     async def open(
-        cls, context: Context, door: Broker, opening: broker.PublishOpen
+        cls, context: Context, door: Broker, opening: broker.PublishOpen, peer: PeerStream
     ) -> PublishStream:
         """Raises `BrokerError` if the queue can't be published to."""
         stream = cls(context, door.settings.heartbeat_s)
         # Answers are bounded by what is read, and this is put seldom: it isn't counted.
-        stream.teller = BlockTeller(
-            lambda: stream.publishing.block_reasons(),
-            lambda told: stream.writer.put(told, answer=False),
-        )
+        tell = partial(stream.writer.put, answer=False)
+        stream.teller = BlockTeller(lambda: stream.publishing.block_reasons(), tell, peer)
         stream.publishing = await door.open_publisher(
             opening.queue,
             stream,
