@@ -26,6 +26,7 @@ from ringmq import (
     TimedOutError,
     UnavailableError,
 )
+from ringmq.calls.node_channel import STREAM_WINDOW_BYTES
 from ringmq_node.broker import browsing
 from ringmq_node.broker.caller import Caller
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -33,6 +34,11 @@ from ringmq_node.node import Node
 from ringmq_node.replica import positions
 
 T = TypeVar("T")
+
+
+def test_a_client_is_sent_the_next_piece_while_it_takes_one() -> None:
+    """With a window for one piece alone, the node would wait for each piece's credit."""
+    assert STREAM_WINDOW_BYTES >= 2 * positions.PIECE_BYTES_MAX
 
 
 def with_reader(folder: Path, work: Callable[[Client, Reader, Node], Awaitable[None]]) -> None:

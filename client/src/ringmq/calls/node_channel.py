@@ -19,7 +19,7 @@ from ringmq.v1.admin_pb2_grpc import AdminStub
 from ringmq.v1.broker_pb2_grpc import BrokerStub
 from ringmq.v1.reader_pb2 import BrowseRequest
 from ringmq.v1.reader_pb2_grpc import ReaderStub
-from ringmq_base.limits import KIB
+from ringmq_base.limits import KIB, MIB
 from ringmq_wire import Code, RpcError, WireChannel, WireOptions
 from ringmq_wire.backoff import Backoff
 
@@ -27,6 +27,8 @@ from ringmq_wire.backoff import Backoff
 CONNECT_S = 2.0
 RECONNECT_FIRST_S = 0.05
 RECONNECT_MAX_S = 0.5
+#: Of one call: so much a node sends ahead of what the program takes. Four pieces of a browse.
+STREAM_WINDOW_BYTES = 4 * MIB
 
 # Any answer will do, a refusal too.
 CHECK_PATH = "/grpc.health.v1.Health/Check"
@@ -51,6 +53,8 @@ class NodeChannel:
             address,
             WireOptions(
                 message_bytes_max=receive_bytes_max,
+                # Else one piece of a browse would be on its way at a time.
+                stream_window_bytes=STREAM_WINDOW_BYTES,
                 # Errors may tell what each replica of a queue has.
                 header_list_bytes_max=64 * KIB,
                 header_block_bytes_max=128 * KIB,

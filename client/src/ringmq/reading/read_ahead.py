@@ -17,7 +17,7 @@ from ringmq.calls.loop_thread import run_on_loop
 
 T = TypeVar("T")
 
-# Four pieces of a browse.
+# Two pieces of a browse.
 READ_AHEAD_BYTES_MAX = 2 << 20
 
 

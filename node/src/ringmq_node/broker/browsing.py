@@ -39,7 +39,7 @@ from ringmq_node.replica.positions import (
     PositionStat,
 )
 
-# Browses under way on one node. Each holds a piece (512 KiB, or one message), and pieces that the
+# Browses under way on one node. Each holds a piece (1 MiB, or one message), and pieces that the
 # connection has not sent.
 BROWSES_MAX = 64
 # Positions are below it (`storage.format.tables.NUMBER_MAX`).

@@ -34,7 +34,7 @@ from ringmq_node.storage import StoreError
 
 # One piece: to read and send it is to hold the loop for less than 10 ms. One message may be
 # larger. Each run costs some 25 us, so a queue full of holes is bounded by their number.
-PIECE_BYTES_MAX = 512 * 1024
+PIECE_BYTES_MAX = 1024 * 1024
 PIECE_MESSAGES_MAX = 8192
 PIECE_RUNS_MAX = 100
 # Positions that are counted at a time, coarse to fine. The coarsest are those of a segment, so that
