@@ -81,7 +81,9 @@ def command(
     parallel = 1 if ordering == "queue" else PARALLEL
     options = {"endpoints": endpoints} | ({"queue": queue} if queue else {}) | sink
     if rate is not None:
-        options["maxRatePerTask"] = str(max(1, rate // parallel))
+        # A unit is one task, and each has a share: of less than one message a second, none would.
+        parallel = min(parallel, rate)
+        options["maxRatePerTask"] = str(rate // parallel)
     job = ReplayJob(source, options, noted, where, producer_id, resume, parallel)
     began = time.monotonic()
     progress = Progress(quiet=quiet)
