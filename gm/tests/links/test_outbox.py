@@ -100,6 +100,31 @@ def test_marks_of_another_ring_go_before_bodies() -> None:
     assert drained(waiting) == [marks(7, ring="other"), op(1)]
 
 
+def test_frames_of_several_rings_go_together_those_without_bodies_first() -> None:
+    waiting = put(outbox(), op(1), op(1, ring="s"), marks(7, ring="t"), op(1, ring="u", size=900))
+    receiver = Receiver()
+    data = waiting.take(bodies=True)
+    assert data is not None
+    receiver.take(data)
+    assert receiver.frames == [
+        marks(7, ring="t"),
+        op(1),
+        op(1, ring="s"),
+        op(1, ring="u", size=900),
+    ]
+    assert not waiting
+
+
+def test_a_few_frames_are_no_more_than_a_message() -> None:
+    waiting = put(outbox(), *(op(1, ring=f"ring {number}", size=4000) for number in range(4)))
+    sizes = []
+    while (data := waiting.take(bodies=True)) is not None:
+        sizes.append(len(data))
+        waiting.check()
+    assert len(sizes) == 4
+    assert max(sizes) < MESSAGE_BYTES
+
+
 def test_control_goes_first_and_only_its_newest() -> None:
     control: list[Frame] = [
         Ping("r", 1, 2),

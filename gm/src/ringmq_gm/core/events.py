@@ -323,11 +323,9 @@ class RingDeleted:
     """The ring is no more. A member's last effect."""
 
 
-Effect = (
-    Send
-    | Deliver
-    | Watermarks
-    | ContactChanged
+# All but those of a trip.
+SeldomEffect = (
+    ContactChanged
     | RoleChanged
     | StartCatchUp
     | Propose
@@ -336,3 +334,4 @@ Effect = (
     | LossEnded
     | RingDeleted
 )
+Effect = Send | Deliver | Watermarks | SeldomEffect

@@ -33,12 +33,13 @@ A frame has no checksum: TCP's guards the way, and an op that is kept gets one i
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from ringmq_base.values import value
 from ringmq_gm.core.views import MemberId, View, ViewError
 
 HEADER = struct.Struct("<IBBHQ")
+_HEADER_BYTES = HEADER.size
 AFTER_SIZE = HEADER.size - 4
 U64 = struct.Struct("<Q")
 U64_3 = struct.Struct("<QQQ")
@@ -209,15 +210,9 @@ def encode(frame: Frame) -> list[bytes]:
     """The pieces of the encoded frame, in order; an op's payload is one of them, not copied."""
     match frame:
         case OpFrame():
-            fixed = OP_FIXED.pack(
-                frame.stable, frame.safe, frame.op_epoch, frame.number, len(frame.marks)
-            )
-            return _join(
-                OP, frame, fixed + _encode_marks(frame.marks), frame.payload, urgent=frame.urgent
-            )
+            return _encode_op(frame)
         case MarksFrame():
-            fixed = MARKS_FIXED.pack(frame.stable, frame.safe, len(frame.marks))
-            return _join(MARKS, frame, fixed + _encode_marks(frame.marks))
+            return _encode_marks_frame(frame)
         case Hello():
             fixed = U64_4.pack(frame.last_epoch, frame.last, frame.stable, frame.safe)
             return _join(HELLO, frame, fixed)
@@ -256,27 +251,52 @@ def _join(
     return [head, payload] if payload else [head]
 
 
-def _encode_marks(marks: Sequence[Mark]) -> bytes:
-    return b"".join([MARK.pack(mark.received, mark.persisted, mark.complete) for mark in marks])
+# These two are what nearly all frames are: each written in one go, without `_join`.
+def _encode_op(frame: OpFrame) -> list[bytes]:
+    ring, marks, payload = frame.ring.encode(), frame.marks, frame.payload
+    size = AFTER_SIZE + len(ring) + OP_FIXED.size + MARK.size * len(marks) + len(payload)
+    head = (
+        HEADER.pack(size, OP, FLAG_URGENT if frame.urgent else 0, len(ring), frame.epoch)
+        + ring
+        + OP_FIXED.pack(frame.stable, frame.safe, frame.op_epoch, frame.number, len(marks))
+    )
+    for mark in marks:
+        head += MARK.pack(mark.received, mark.persisted, mark.complete)
+    return [head, payload] if payload else [head]
+
+
+def _encode_marks_frame(frame: MarksFrame) -> list[bytes]:
+    ring, marks = frame.ring.encode(), frame.marks
+    size = AFTER_SIZE + len(ring) + MARKS_FIXED.size + MARK.size * len(marks)
+    head = (
+        HEADER.pack(size, MARKS, 0, len(ring), frame.epoch)
+        + ring
+        + MARKS_FIXED.pack(frame.stable, frame.safe, len(marks))
+    )
+    for mark in marks:
+        head += MARK.pack(mark.received, mark.persisted, mark.complete)
+    return [head]
 
 
 def decode(data: bytes) -> Iterator[Frame]:
     """The frames of one message of a link. Raises `FrameError` at the first bytes that are none."""
-    at = 0
-    while at < len(data):
-        if len(data) - at < HEADER.size:
-            raise FrameError(f"{len(data) - at} bytes left, a frame has at least {HEADER.size}")
+    at, all_bytes = 0, len(data)
+    while at < all_bytes:
+        if all_bytes - at < _HEADER_BYTES:
+            raise FrameError(f"{all_bytes - at} bytes left, a frame has at least {_HEADER_BYTES}")
         size, kind, flags, ring_size, epoch = HEADER.unpack_from(data, at)
         end = at + 4 + size
-        body = at + HEADER.size + ring_size
+        body = at + _HEADER_BYTES + ring_size
         # The sizes come from another process: both are checked before anything is sliced by them.
-        if end > len(data) or body > end:
-            raise FrameError(f"frame of {size} bytes in a message of {len(data)} at byte {at}")
+        if end > all_bytes or body > end:
+            raise FrameError(f"frame of {size} bytes in a message of {all_bytes} at byte {at}")
         try:
-            ring = data[at + HEADER.size : body].decode()
+            ring = data[at + _HEADER_BYTES : body].decode()
             # An op's payload is copied once, and the others' bytes are few.
             if kind == OP:
                 yield _op(ring, epoch, flags, data, body, end)
+            elif kind == MARKS:
+                yield _marks(ring, epoch, data, body, end)
             else:
                 yield _decode_body(kind, flags, ring, epoch, data[body:end])
         except (struct.error, UnicodeDecodeError, ViewError) as error:
@@ -301,9 +321,11 @@ def _op(ring: str, epoch: int, flags: int, data: bytes, at: int, end: int) -> Op
     return OpFrame(ring, epoch, stable, safe, op_epoch, number, urgent, marks, payload)
 
 
-def _marks(ring: str, epoch: int, _: int, body: bytes) -> MarksFrame:
-    stable, safe, count = MARKS_FIXED.unpack_from(body)
-    marks, _ = _decode_marks(body, MARKS_FIXED.size, len(body), count)
+def _marks(ring: str, epoch: int, data: bytes, at: int, end: int) -> MarksFrame:
+    if end - at < MARKS_FIXED.size:
+        raise FrameError(f"marks of {end - at} bytes, expected {MARKS_FIXED.size} or more")
+    stable, safe, count = MARKS_FIXED.unpack_from(data, at)
+    marks, _ = _decode_marks(data, at + MARKS_FIXED.size, end, count)
     return MarksFrame(ring, epoch, stable, safe, marks)
 
 
@@ -330,7 +352,6 @@ def _view(ring: str, body: bytes, epoch: int) -> View:
 _DECODERS: dict[int, Callable[[str, int, int, bytes], Frame]] = {
     HELLO: lambda ring, epoch, _, body: Hello(ring, epoch, *U64_4.unpack(body)),
     RESUME: lambda ring, epoch, _, body: Resume(ring, epoch, *U64.unpack(body)),
-    MARKS: _marks,
     TOLD: lambda ring, epoch, _, body: _told(ring, epoch, body),
     WANTED: lambda ring, epoch, _, body: _wanted(ring, epoch, body),
     ASKED: lambda ring, epoch, _, __: ViewAsked(ring, epoch),
@@ -346,10 +367,9 @@ def _decode_marks(data: bytes, at: int, limit: int, count: int) -> tuple[tuple[M
     end = at + count * MARK.size
     if end > limit:
         raise FrameError(f"{count} marks from byte {at} on end at byte {end}, the frame at {limit}")
-    if count == 0:
-        return (), end
-    marks = [
-        Mark(received, persisted, complete != 0)
-        for received, persisted, complete in MARK.iter_unpack(data[at:end])
-    ]
-    return tuple(marks), end
+    marks: tuple[Mark, ...] = ()
+    # One or two, mostly.
+    for start in range(at, end, MARK.size):
+        received, persisted, complete = MARK.unpack_from(data, start)
+        marks += (Mark(received, persisted, complete != 0),)
+    return marks, end

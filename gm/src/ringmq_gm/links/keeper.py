@@ -56,8 +56,10 @@ class LinkKeeper:
         self._tasks: asyncio.TaskGroup | None = None
         self._links: dict[str, tuple[OutgoingLink, asyncio.Task[None]]] = {}
         self._sessions = count(1)
-        # When a frame was last meant for a node, on the loop's clock.
+        # When a frame was last meant for a node, on the loop's clock, as of the last look; and the
+        # nodes for which one was since then. Each frame would have to ask the clock otherwise.
         self._asked_at: dict[str, float] = {}
+        self._asked: dict[str, None] = {}
         # With which nodes each ring's view is shared, and how many rings share with each.
         self._peers: dict[str, frozenset[str]] = {}
         self._shared: Counter[str] = Counter()
@@ -94,7 +96,7 @@ class LinkKeeper:
         return self._clock()
 
     def send(self, node: str, frame: Frame) -> None:
-        self._asked_at[node] = self.now()
+        self._asked[node] = None
         entry = self._links.get(node)
         link = entry[0] if entry is not None else self._want_link(node)
         if link is not None:
@@ -208,6 +210,8 @@ class LinkKeeper:
         return entry[0]
 
     def _close_idle_links(self, now: float) -> None:
+        self._asked_at.update(dict.fromkeys(self._asked, now))
+        self._asked.clear()
         for node, (_, task) in list(self._links.items()):
             idle = now >= self._asked_at[node] + self._options.link_idle_s
             if idle and not self._shared[node]:

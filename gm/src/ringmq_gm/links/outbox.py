@@ -30,10 +30,11 @@ large bodies at most. Large bodies have such a message after one without any bod
 `SMALL_BYTES_TURN` of small bodies: they would starve otherwise. The owner bounds how much has left
 the outbox already (outgoing.py).
 
-A frame that waits alone is kept by itself: a quiet link sends each frame before the next one comes,
-and needs no lanes for that. Its way out is the same.
+A few frames wait without lanes: a frame alone, or marks and small ops of as many rings, which all
+go with the next message. A link sends what a turn of the loop has given it before the next turn
+comes, and seldom needs more than that. The order is the same.
 
-Invariants (`check`): a frame that is alone has no lanes beside it; a ring has one lane, which is
+Invariants (`check`): while a few frames wait there are no lanes; a ring has one lane, which is
 light (no body waits in it), small or heavy (one does), or behind the frame that is on its way in
 parts; op numbers rise within a lane; sizes are the sums over the waiting frames.
 """
@@ -59,6 +60,8 @@ from ringmq_gm.links.wire import LAST_PART, PART, WHOLE, frames_message
 SMALL_BYTES_MAX = 4 * 1024
 # Such a body with its marks.
 _SMALL_TURN_BYTES = 2 * SMALL_BYTES_MAX
+# About what a frame takes beside its body. Only a guess: names of rings may be longer.
+_FRAME_BYTES = 200
 # After so many bytes of small bodies one message of large ones goes.
 SMALL_BYTES_TURN = 64 * 1024
 
@@ -108,11 +111,13 @@ class LinkOutbox:
         self._small_bytes = 0
         # The next message is one of large bodies, if any wait.
         self._large_is_due = False
-        # The only frame that waits; with it all of the above is empty.
-        self._alone: Frame | None = None
+        # By ring; with these all of the above is empty. More may join them up to `message_bytes`.
+        self._few: dict[str, Frame] = {}
+        self._few_bytes = 0
+        self._few_bodies = 0
 
     def __bool__(self) -> bool:
-        return self._alone is not None or self._has_lanes
+        return bool(self._few) or self._has_lanes
 
     @property
     def _has_lanes(self) -> bool:
@@ -120,18 +125,19 @@ class LinkOutbox:
 
     @property
     def has_bodies(self) -> bool:
-        return bool(self._small or self._heavy or self._rest) or isinstance(self._alone, BODIES)
+        return bool(self._few_bodies or self._small or self._heavy or self._rest)
 
     @property
     def is_large(self) -> bool:
         """Only large bodies wait, and they are more than one message has: it may be larger."""
-        alone = self._alone
-        if alone is not None:
-            return isinstance(alone, BODIES) and len(alone.payload) > self._message_bytes
+        if self._few:
+            # A large body is the only one of these.
+            first = next(iter(self._few.values()))
+            return isinstance(first, BODIES) and len(first.payload) > self._message_bytes
         if self._control or self._light or self._small:
             return False
-        first = islice(self._heavy.values(), _LARGE_RINGS_LOOKED_AT)
-        waiting = len(self._rest) + sum(lane.body_bytes for lane in first)
+        lanes = islice(self._heavy.values(), _LARGE_RINGS_LOOKED_AT)
+        waiting = len(self._rest) + sum(lane.body_bytes for lane in lanes)
         return waiting > self._message_bytes
 
     def waiting_bytes(self, ring: str) -> int:
@@ -143,17 +149,36 @@ class LinkOutbox:
     # --- in ---
 
     def put(self, frame: Frame) -> None:
-        if self._alone is None and not self._has_lanes:
-            self._alone = frame
+        few = self._few
+        if few:
+            size = self._few_bytes + self._size_among_few(frame)
+            is_one_of_few = size <= self._message_bytes and frame.ring not in few
+        else:
+            size = self._size_among_few(frame)
+            is_one_of_few = not self._has_lanes
+        if not is_one_of_few:
+            self._join_lanes()
+            self._put(frame)
             return
-        self._join_lanes()
-        self._put(frame)
+        few[frame.ring] = frame
+        self._few_bytes = size
+        if isinstance(frame, BODIES):
+            self._few_bodies += 1
+
+    def _size_among_few(self, frame: Frame) -> int:
+        """About its size; as much as there is room for if it has to wait alone."""
+        if isinstance(frame, OpFrame):
+            size = len(frame.payload)
+            return size + _FRAME_BYTES if size <= SMALL_BYTES_MAX else self._message_bytes
+        return _FRAME_BYTES if isinstance(frame, MarksFrame) else self._message_bytes
 
     def _join_lanes(self) -> None:
-        """The frame that is alone gets into its lane."""
-        frame, self._alone = self._alone, None
-        if frame is not None:
-            self._put(frame)
+        """The few frames get into their lanes."""
+        if self._few:
+            few, self._few = self._few, {}
+            self._few_bytes = self._few_bodies = 0
+            for frame in few.values():
+                self._put(frame)
 
     def _put(self, frame: Frame) -> None:
         match frame:
@@ -259,11 +284,11 @@ class LinkOutbox:
         """The next message; None if no frame may go. Without `bodies`, only frames go that have no
         body before them. `more_bytes`: so much larger may the message be; 0 unless `is_large`."""
         self._room_bytes = self._message_bytes + more_bytes
-        alone = self._alone
-        if alone is not None and (bodies or not isinstance(alone, BODIES)):
-            pieces = encode(alone)
-            if len(pieces[-1]) + len(pieces[0]) <= self._room_bytes:
-                self._alone = None
+        if self._few and (bodies or not self._few_bodies):
+            pieces = self._encoded_few()
+            if sum(map(len, pieces)) <= self._room_bytes:
+                self._few.clear()
+                self._few_bytes = self._few_bodies = 0
                 return frames_message(WHOLE, pieces)
         self._join_lanes()
         if bodies and self._large_is_due:
@@ -283,6 +308,16 @@ class LinkOutbox:
         if pieces:
             return frames_message(WHOLE, pieces)
         return self._take_large() if bodies else None
+
+    def _encoded_few(self) -> list[bytes]:
+        pieces: list[bytes] = []
+        behind: list[bytes] = []
+        for frame in self._few.values():
+            if isinstance(frame, BODIES):
+                behind += encode(frame)
+            else:
+                pieces += encode(frame)
+        return pieces + behind if behind else pieces
 
     def _take_large(self) -> bytes | None:
         """A message with large bodies only; None if none waits."""
@@ -392,7 +427,13 @@ class LinkOutbox:
 
     def check(self) -> None:
         """The invariants, for tests."""
-        assert self._alone is None or not self._has_lanes
+        assert not self._few or not self._has_lanes
+        assert all(frame.ring == ring for ring, frame in self._few.items())
+        bodies = [frame for frame in self._few.values() if isinstance(frame, BODIES)]
+        assert self._few_bodies == len(bodies)
+        assert len(self._few) <= 1 or all(
+            isinstance(frame, (OpFrame, MarksFrame)) for frame in self._few.values()
+        )
         assert bool(self._rest) == bool(self._behind)
         assert len(self._behind) <= 1
         lanes = [

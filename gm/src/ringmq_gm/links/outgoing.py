@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from ringmq_gm.core.frames import Frame, Gone, Pong, ViewTold
 from ringmq_gm.links import wire
 from ringmq_gm.links.link import METHOD, LinkError, LinkOwner
-from ringmq_gm.links.outbox import LinkOutbox
+from ringmq_gm.links.outbox import BODIES, LinkOutbox
 from ringmq_gm.options import GroupOptions
 from ringmq_wire import (
     CallClosedError,
@@ -232,10 +232,12 @@ class _OutgoingSession(CallHandler):
         return await self._answer
 
     def put(self, frame: Frame) -> None:
-        if not self.outbox.has_bodies:
+        if isinstance(frame, BODIES) and not self.outbox.has_bodies:
             self._progress()
         self.outbox.put(frame)
-        self._pump_soon()
+        if not self._pump_is_due and not self._paused:
+            self._pump_is_due = True
+            self._loop.call_soon(self._pump)
 
     def beat(self) -> None:
         if not self._wrote:

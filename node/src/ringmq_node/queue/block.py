@@ -27,6 +27,8 @@ from itertools import accumulate, pairwise
 MAGIC = 0x4252
 VERSION = 2
 HEADER = struct.Struct("<HBBI")
+# One entry of a table. Most blocks have one message, without properties.
+SIZE = struct.Struct("<I")
 COUNT_MAX = 1 << 20
 
 PROPERTIES_NONE = 0
@@ -66,8 +68,12 @@ class Block:
             raise BlockError(
                 f"block of {len(data)} bytes ends within its tables, which need {bodies_at}"
             )
-        sizes = struct.unpack_from(f"<{tables}I", data, HEADER.size)
-        offsets: list[int] = list(accumulate(sizes, initial=bodies_at))
+        if tables == 1:
+            (size,) = SIZE.unpack_from(data, HEADER.size)
+            offsets: list[int] = [bodies_at, bodies_at + size]
+        else:
+            sizes = struct.unpack_from(f"<{tables}I", data, HEADER.size)
+            offsets = list(accumulate(sizes, initial=bodies_at))
         if offsets[-1] != len(data):
             raise BlockError(f"block has {len(data)} bytes, its tables say {offsets[-1]}")
         self.data = data
@@ -91,7 +97,7 @@ class Block:
         if not 1 <= count <= COUNT_MAX:
             raise BlockError(f"block with {count} messages (1 to {COUNT_MAX})")
         sizes = [*map(len, bodies), *map(len, properties)]
-        tables = struct.pack(f"<{len(sizes)}I", *sizes)
+        tables = SIZE.pack(*sizes) if len(sizes) == 1 else struct.pack(f"<{len(sizes)}I", *sizes)
         head = HEADER.pack(MAGIC, VERSION, kind, count)
         # Not by the constructor, which would read back the tables that were just written.
         block = cls.__new__(cls)

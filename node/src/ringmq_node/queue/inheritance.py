@@ -41,8 +41,9 @@ class Inheritance:
 
     def applied(self, number: int, next_position: int) -> None:
         """The op has been applied here, and the next position is this one now."""
-        if next_position > self.next_position:
-            self.unsafe.append((number, next_position))
+        unsafe = self.unsafe
+        if next_position > (unsafe[-1][1] if unsafe else self.safe_below):
+            unsafe.append((number, next_position))
 
     def safe(self, number: int) -> None:
         """The ops up to this one are known to be confirmed as on disk."""

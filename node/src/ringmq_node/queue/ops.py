@@ -380,7 +380,9 @@ def _decode_of_readers(payload: bytes) -> NoteGone | ChangeLease:
 
 def _decode_publish(payload: bytes) -> Publish:
     flags, id_at, end, count, position, sequence = _publish_fields(payload)
-    message_id, expires_at_ms, priority = _attributes(payload, flags, id_at, end)
+    message_id, expires_at_ms, priority = b"", None, 0
+    if id_at < end:
+        message_id, expires_at_ms, priority = _attributes(payload, flags, id_at, end)
     try:
         block = Block(payload[end:])
     except BlockError as error:

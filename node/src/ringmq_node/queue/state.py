@@ -175,27 +175,29 @@ class ReplicatedState:
 
     def _publish(self, op: Publish | Outline) -> None:
         # Otherwise its master had another state than this replica.
-        assert op.first_position == self.next_position, (op.first_position, self.next_position)
-        self.next_position = op.last_position + 1
-        self.live.add(op.first_position, op.last_position)
+        first, last = op.first_position, op.last_position
+        assert first == self.next_position, (first, self.next_position)
+        self.next_position = last + 1
+        self.live.add(first, last)
         if op.transient:
-            self.transient.add(op.first_position, op.last_position)
+            self.transient.add(first, last)
         if op.expires_at_ms is not None:
-            self.expiries.add(op.first_position, op.last_position, op.expires_at_ms)
+            self.expiries.add(first, last, op.expires_at_ms)
         if op.priority:
-            self.priorities.add(op.priority, op.first_position, op.last_position)
+            self.priorities.add(op.priority, first, last)
         if op.born_doomed:
-            self._doomed_ones().doom([(op.first_position, op.last_position)], DeathReason.MAXLEN)
+            self._doomed_ones().doom([(first, last)], DeathReason.MAXLEN)
         if op.producer_id:
             # Removed and put back, so that the dict is in order of the last publishes and
             # its first entry is the one to forget.
-            known = self.producers.pop(op.producer_id, 0)
+            producer_id, last_sequence = op.producer_id, op.last_sequence
+            known = self.producers.pop(producer_id, 0)
             if op.first_sequence != known + 1:
                 # Only in a routed session, which a queue gets a part of.
-                self.gaps.published(op.producer_id, known, op.first_sequence, op.last_sequence)
-            self.producers[op.producer_id] = max(known, op.last_sequence)
-            self.producer_times.pop(op.producer_id, None)
-            self.producer_times[op.producer_id] = self.time_ms
+                self.gaps.published(producer_id, known, op.first_sequence, last_sequence)
+            self.producers[producer_id] = max(known, last_sequence)
+            self.producer_times.pop(producer_id, None)
+            self.producer_times[producer_id] = self.time_ms
             if len(self.producers) > PRODUCERS_MAX:
                 oldest = next(iter(self.producers))
                 del self.producers[oldest], self.producer_times[oldest]

@@ -126,7 +126,7 @@ class CommitLog:
             return None
         if size_bytes > limits.commit_log_bytes_per_queue_max * len(pieces):
             return None
-        if any(piece.file.end > OFFSET_MAX for piece in pieces):
+        if max([piece.file.end for piece in pieces]) > OFFSET_MAX:
             return None
         current = self._files[0]
         if current.end and current.end + size_bytes > limits.commit_log_bytes_max:

@@ -156,7 +156,9 @@ class GroupCommit:
         self._dirty[queue] = None
         if not self._scheduled and self._round is None:
             self._schedule()
-        self._look()
+        # Once for each op: mostly there is nothing to look at.
+        if self._is_crowded or self._host.counters.unsynced_bytes > self._limits.unsynced_bytes_max:
+            self._look()
 
     def mark_stores(self) -> None:
         """A message store may have something for the next round."""
@@ -313,7 +315,7 @@ class GroupCommit:
         size = log_size = 0
         for job in current.jobs:
             pieces = job.pieces
-            job_size = sum(len(part) for piece in pieces for part in piece.buffers)
+            job_size = sum([sum(map(len, piece.buffers)) for piece in pieces])
             size += job_size
             # A journal that is there, and goes on.
             if len(pieces) == 1 and pieces[0].offset and job.unmade is None and job_size:

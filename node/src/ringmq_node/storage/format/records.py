@@ -144,7 +144,9 @@ def record_header(
     """The header of a record that is written at `offset`. `payload_crc`: if it is known."""
     crc = zlib.crc32(payload) if payload_crc is None else payload_crc
     rest = RECORD_REST.pack(crc, len(payload), kind, flags, 0, number, epoch, synced)
-    return RECORD_PREFIX.pack(marker, zlib.crc32(rest, _seed(marker, offset))) + rest
+    # `_seed`, written out: once for each record.
+    seed = marker ^ (offset & 0xFFFF_FFFF) ^ (offset >> 32)
+    return RECORD_PREFIX.pack(marker, zlib.crc32(rest, seed)) + rest
 
 
 def moved_header(marker: int, offset: int, header: bytes) -> bytes:

@@ -323,11 +323,12 @@ class RunIndex:
         self.recounts += 1
         if entry.file is not None:
             entry.file.holders += sign
-        self.messages += sign * entry.live
-        self.memory_bytes += sign * entry.memory_bytes
+        live, size = sign * entry.live, entry.memory_bytes
+        self.messages += live
         if entry.block is not None:
-            self.messages_in_memory += sign * entry.live
-            self.memory_bytes += sign * memory_bytes(entry.block)
+            self.messages_in_memory += live
+            size += memory_bytes(entry.block)
+        self.memory_bytes += sign * size
 
     def _compact(self) -> None:
         """Drops dead entries: at the head by moving it, else once half of all are dead.

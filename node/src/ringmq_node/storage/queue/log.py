@@ -101,12 +101,12 @@ class QueueLog:
     def is_full(self) -> bool:
         """Whether the current journal should be sealed."""
         limits, journal = self._shared.limits, self._journal
-        return (
-            journal.entries > limits.journal_entries_max
-            # A state of many ranges makes the beginning of a journal large. Without this, each op
-            # would begin a journal of its own once the state alone is above the limit.
-            or journal.size_bytes > max(limits.journal_bytes_max, journal.start_bytes * 3 // 2)
-        )
+        if journal.entries > limits.journal_entries_max:
+            return True
+        size = journal.file.end
+        # A state of many ranges makes the beginning of a journal large. Without this, each op would
+        # begin a journal of its own once the state alone is above the limit.
+        return size > limits.journal_bytes_max and size > journal.start_bytes * 3 // 2
 
     def files(self) -> list[QueueFile]:
         """The current journal and those that are being sealed."""
@@ -186,7 +186,7 @@ class QueueLog:
         journal = self._journal
         journal.entries += block.count
         flags = 0
-        own_bytes = block.body_bytes()
+        own_bytes = body_bytes = block.body_bytes()
         stored: list[tuple[RecordLocation, Block]] = []
         if transient or not self._durable:
             transient = True
@@ -206,10 +206,13 @@ class QueueLog:
                 self._elision.published(Gathered(offset, first, last, own_bytes, outline))
         length = RECORD_HEADER_BYTES + len(payload)
         if not stored:
-            return [self._entry(first, block, offset, length, None, transient=transient)]
+            return [
+                self._entry(first, block, body_bytes, offset, length, None, transient=transient)
+            ]
         entries: list[IndexEntry] = []
         for place, part in stored:
-            entries.append(self._entry(first, part, offset, length, place, transient=False))
+            size = part.body_bytes()
+            entries.append(self._entry(first, part, size, offset, length, place, transient=False))
             first += part.count
         return entries
 
@@ -243,6 +246,7 @@ class QueueLog:
         self,
         first: int,
         block: Block,
+        body_bytes: int,
         offset: int,
         length: int,
         location: RecordLocation | None,
@@ -261,7 +265,7 @@ class QueueLog:
             file=None if transient else file,
             offset=offset,
             length=length,
-            body_bytes=block.body_bytes(),
+            body_bytes=body_bytes,
             block=block,
             location=location,
         )
@@ -313,9 +317,10 @@ class QueueLog:
         counters = self._shared.counters
         sealed: list[QueueFile] = []
         for piece in pieces:
-            piece.file.synced = piece.end
-            counters.journal_bytes += piece.end - piece.offset
-            self._written.journal_bytes += piece.end - piece.offset
+            size = sum(map(len, piece.buffers))
+            piece.file.synced = piece.offset + size
+            counters.journal_bytes += size
+            self._written.journal_bytes += size
             if piece.seals is not None:
                 sealed.append(piece.seals)
                 self._sealing = [file for file in self._sealing if file is not piece.seals]

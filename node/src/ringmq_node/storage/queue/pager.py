@@ -104,7 +104,8 @@ class Pager:
 
     def published(self, count: int) -> None:
         self.rates.published(count)
-        self._mark_moving()
+        if not self._moves:
+            self._mark_moving()
 
     def delivered(self, count: int) -> None:
         self.rates.delivered(count)

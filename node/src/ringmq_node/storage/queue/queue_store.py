@@ -170,7 +170,7 @@ class QueueStore:
         # Before the state changes: a delta is unfolded by the positions that are live now.
         if isinstance(op, Remove):
             bodies.before_removal(op.ranges)
-        elif isinstance(op, Publish):
+        elif isinstance(op, Publish) and bodies.index.deltas:
             bodies.before_adding(op.first_position, op.last_position)
         gone = state.apply(number, op)
         if isinstance(op, Publish):

@@ -31,9 +31,10 @@ class Releases:
 
     def release(self, places: list[RecordLocation]) -> None:
         """The removes that made these bodies superfluous are durable."""
-        store = self._shared.messages(transient=False)
-        for place in places:
-            store.release(place)
+        if places:
+            store = self._shared.messages(transient=False)
+            for place in places:
+                store.release(place)
 
     def release_elided(self, places: list[RecordLocation]) -> None:
         """Releases bodies at once: their publishes were elided, so no record on the disk refers to
