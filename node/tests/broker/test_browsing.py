@@ -99,10 +99,12 @@ def test_a_range_is_read_again_and_again_and_stays(tmp_path: Path) -> None:
     with_reader(tmp_path, work)
 
 
-def test_arrow_batches_have_the_same_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns_by_node", [True, False])
+def test_arrow_batches_have_the_same_rows(tmp_path: Path, columns_by_node: bool) -> None:
     async def work(client: Client, reader: Reader, node: Node) -> None:
         await publish(client, *[bytes([at]) for at in range(40)])
-        pieces = [piece async for piece in reader.browse_arrow(0)]
+        browse = reader.browse_arrow(0, columns_by_node=columns_by_node)
+        pieces = [piece async for piece in browse]
         assert (pieces[0].first, pieces[-1].end) == (0, 40)
         rows = [row for piece in pieces for row in piece.rows.to_pylist()]
         assert {row["position"]: row["body"] for row in rows} == bodies_of(
