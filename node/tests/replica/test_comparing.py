@@ -11,7 +11,7 @@ from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.model.info import DifferenceKind
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.run import Run
-from ringmq_node.replica.comparing import Digests, compare, digests_of
+from ringmq_node.replica.comparing import Digests, compare, digests_of, rest_differs
 
 
 def answer(
@@ -52,6 +52,7 @@ def answer(
         missing=lacking,
         digests=digests_of(runs),
         bytes_read=0,
+        state_digest="equal",
     )
 
 
@@ -79,6 +80,19 @@ def test_each_difference_is_named_with_its_position(other: Digests, kind: Differ
         assert (found.position, found.kind) == (4, kind)
         assert (found.node, found.other) == (one.node, two.node)
         assert found.has != found.other_has
+
+
+def test_states_that_differ_otherwise_are_told_if_they_are_of_one_op() -> None:
+    here, there = answer("a", 5, ALL), replace(answer("b", 5, ALL), state_digest="other")
+    assert compare(here, there).differences == []
+    found = rest_differs(here, there)
+    assert found is not None
+    assert (found.kind, found.position) == (DifferenceKind.REST, 10)
+    assert (found.has, found.other_has) == ("equal", "other")
+    assert rest_differs(here, here) is None
+    # Of another op, or told by a node that doesn't know this yet.
+    assert rest_differs(here, replace(there, number=6)) is None
+    assert rest_differs(here, replace(there, state_digest="")) is None
 
 
 def test_other_properties_are_a_difference_of_every_message() -> None:

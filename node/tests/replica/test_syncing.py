@@ -155,6 +155,10 @@ def test_a_rate_slows_the_fetch_and_the_end_of_the_joining_does_not_wait() -> No
             async for _answer in syncing.paced(answers()):
                 pass
         assert 0.2 <= loop.time() - began < leeway(2.0)
+        info = syncing.info(1)
+        assert info is not None
+        bytes_fetched = 2 * len(Block.of([bytes(2_000)]).data)
+        assert (info.messages_fetched, info.bytes_fetched) == (2, bytes_fetched)
         syncing.configure(SyncSettings(rate_bytes_max=1))
         began = loop.time()
         loop.call_later(0.01, lambda: syncing.ended(synchronised=False))

@@ -10,7 +10,9 @@ from ringmq.v1 import admin_pb2 as admin
 
 class DifferenceKind(Enum):
     """What differs at a position. STATE: one replica has the message in the queue, the other
-    hasn't. MISSING: one of them lacks the body. PROPERTIES: the message's id is one of them."""
+    hasn't. MISSING: one of them lacks the body. PROPERTIES: the message's id is one of them.
+    REST: the messages are equal, and not what else the replicas know of them and of producers; the
+    position is that of the next message."""
 
     UNKNOWN = admin.DIFFERENCE_KIND_UNSPECIFIED
     STATE = admin.DIFFERENCE_KIND_STATE
@@ -19,6 +21,7 @@ class DifferenceKind(Enum):
     MISSING = admin.DIFFERENCE_KIND_MISSING
     BODY = admin.DIFFERENCE_KIND_BODY
     PROPERTIES = admin.DIFFERENCE_KIND_PROPERTIES
+    REST = admin.DIFFERENCE_KIND_REST
 
     @classmethod
     def _missing_(cls, value: object) -> DifferenceKind:

@@ -91,6 +91,10 @@ class _DifferenceKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     DIFFERENCE_KIND_BODY: _DifferenceKind.ValueType  # 5
     DIFFERENCE_KIND_PROPERTIES: _DifferenceKind.ValueType  # 6
     """With them the message's id."""
+    DIFFERENCE_KIND_REST: _DifferenceKind.ValueType  # 7
+    """All messages are equal, but not the rest of the states as of one op: counts of deliveries,
+    priorities, deadlines, dead letters, producers or leases. The position is the next message's.
+    """
 
 class DifferenceKind(_DifferenceKind, metaclass=_DifferenceKindEnumTypeWrapper): ...
 
@@ -104,6 +108,10 @@ DIFFERENCE_KIND_MISSING: DifferenceKind.ValueType  # 4
 DIFFERENCE_KIND_BODY: DifferenceKind.ValueType  # 5
 DIFFERENCE_KIND_PROPERTIES: DifferenceKind.ValueType  # 6
 """With them the message's id."""
+DIFFERENCE_KIND_REST: DifferenceKind.ValueType  # 7
+"""All messages are equal, but not the rest of the states as of one op: counts of deliveries,
+priorities, deadlines, dead letters, producers or leases. The position is the next message's.
+"""
 Global___DifferenceKind: typing_extensions.TypeAlias = DifferenceKind
 
 class _SyncMode:

@@ -317,6 +317,7 @@ class DigestMessagesResponse(google.protobuf.message.Message):
     MISSING_FIELD_NUMBER: builtins.int
     DIGESTS_FIELD_NUMBER: builtins.int
     BYTES_FIELD_NUMBER: builtins.int
+    STATE_DIGEST_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     number: builtins.int
     next_position: builtins.int
@@ -327,6 +328,8 @@ class DigestMessagesResponse(google.protobuf.message.Message):
     """
     bytes: builtins.int
     """Of bodies and properties that were read."""
+    state_digest: builtins.str
+    """Of the whole state as of op `number`; as in `Replica`."""
     @property
     def live(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
     @property
@@ -350,8 +353,9 @@ class DigestMessagesResponse(google.protobuf.message.Message):
         missing: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
         digests: builtins.bytes = ...,
         bytes: builtins.int = ...,
+        state_digest: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes", b"bytes", "digests", b"digests", "epoch", b"epoch", "last_position", b"last_position", "live", b"live", "missing", b"missing", "next_position", b"next_position", "number", b"number", "redelivered", b"redelivered", "transient", b"transient"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes", b"bytes", "digests", b"digests", "epoch", b"epoch", "last_position", b"last_position", "live", b"live", "missing", b"missing", "next_position", b"next_position", "number", b"number", "redelivered", b"redelivered", "state_digest", b"state_digest", "transient", b"transient"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___DigestMessagesResponse: typing_extensions.TypeAlias = DigestMessagesResponse

@@ -21,7 +21,7 @@ from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.locating import Locator
 from ringmq_node.model.info import Difference, VerifyInfo
 from ringmq_node.model.reasons import BrokerError
-from ringmq_node.replica.comparing import Digests, compare
+from ringmq_node.replica.comparing import Digests, compare, rest_differs
 
 DIFFERENCES_MAX = 20
 # For so long a comparison waits for a ring that has no master, or whose members don't agree on the
@@ -54,6 +54,8 @@ class _Course:
     left_out: tuple[str, ...] = ()
     differences_total: int = 0
     differences: list[Difference] = field(default_factory=list)
+    # Counts if all messages are equal: else the states differ by these.
+    rest: Difference | None = None
 
     def info(self) -> VerifyInfo:
         return VerifyInfo(
@@ -75,6 +77,10 @@ class _Course:
         for position in sorted(by_position):
             if len(self.differences) < DIFFERENCES_MAX:
                 self.differences.append(by_position[position])
+
+    def ended(self) -> None:
+        if self.rest is not None and not self.differences_total:
+            self.found([self.rest])
 
 
 class Verifying:
@@ -103,6 +109,7 @@ class Verifying:
             if loop.time() >= tell_at and course.position < course.total:
                 tell_at = loop.time() + TELL_S
                 yield course.info()
+        course.ended()
         yield course.info()
 
     async def _advance(self, queue: str, queue_id: str, course: _Course) -> None:
@@ -135,6 +142,7 @@ class Verifying:
         found: list[Difference] = []
         for member_id, answer in zip(others, answers, strict=True):
             compared = compare(one, answer)
+            course.rest = course.rest or rest_differs(one, answer)
             found += compared.differences
             if compared.unsettled:
                 settled = await self._settle(

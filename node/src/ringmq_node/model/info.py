@@ -239,6 +239,7 @@ class DifferenceKind(Enum):
     MISSING = auto()
     BODY = auto()
     PROPERTIES = auto()
+    REST = auto()
 
 
 @dataclass(frozen=True, slots=True)

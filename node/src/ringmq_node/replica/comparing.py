@@ -12,6 +12,9 @@ given out yet, then live, then gone; and a live one may become redelivered, neve
 
 Bodies and properties of a position never change. They are compared by hashes.
 
+The rest of a state has counts, priorities, deadlines, producers and more, which change either way.
+They are compared where two answers happen to be as of the same op: always in a queue at rest.
+
 Only answers of one epoch are compared: before a failover is over, a replica may hold a tail of
 unconfirmed messages that the ring has given up.
 """
@@ -48,6 +51,8 @@ class Digests:
     # Of each live position that isn't missing, in order.
     digests: bytes
     bytes_read: int
+    # Of the whole state; empty if the node doesn't tell it.
+    state_digest: str
     _places: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
 
     def digest_of(self, position: int) -> bytes:
@@ -115,6 +120,16 @@ def compare(one: Digests, other: Digests, among: RangeSet | None = None) -> Comp
         if found is not None:
             differences.append(found)
     return Comparison(differences, unsettled, behind.node, ahead.number)
+
+
+def rest_differs(one: Digests, other: Digests) -> Difference | None:
+    """Whether the whole states differ, as of one op. Of interest if all messages are equal."""
+    if one.number != other.number or "" in (one.state_digest, other.state_digest):
+        return None
+    if one.state_digest == other.state_digest:
+        return None
+    has = one.state_digest, other.state_digest
+    return _told(one, other, one.next_position, DifferenceKind.REST, *has)
 
 
 def _is_same(one: Digests, other: Digests) -> bool:

@@ -29,6 +29,7 @@ async def digests_at(store: QueueStore, first: int, last: int, *, node: str, epo
         for ranges in (state.live, state.redelivered, state.transient, store.missing)
     )
     number, next_position = state.last_number, state.next_position
+    state_digest = state.digest()
     if bytes_read > HASHED_HERE_BYTES_MAX:
         hashes = await asyncio.to_thread(digests_of, runs)
     else:
@@ -46,6 +47,7 @@ async def digests_at(store: QueueStore, first: int, last: int, *, node: str, epo
         missing=missing,
         digests=hashes,
         bytes_read=bytes_read,
+        state_digest=state_digest,
     )
 
 

@@ -280,6 +280,7 @@ def digests_to_wire(digests: Digests) -> ring.DigestMessagesResponse:
         missing=ranges_to_wire(digests.missing),
         digests=digests.digests,
         bytes=digests.bytes_read,
+        state_digest=digests.state_digest,
     )
 
 
@@ -297,6 +298,7 @@ def digests_from_wire(node: str, first: int, response: ring.DigestMessagesRespon
         missing=RangeSet(ranges_from_wire(response.missing)),
         digests=response.digests,
         bytes_read=response.bytes,
+        state_digest=response.state_digest,
     )
 
 
