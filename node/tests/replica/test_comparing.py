@@ -106,6 +106,13 @@ def test_a_body_that_both_lack_is_no_difference() -> None:
     assert compared.differences == []
 
 
+def test_replicas_that_lack_different_bodies_differ_though_all_bodies_are_the_same() -> None:
+    here, there = answer("a", 5, ALL, missing=[(4, 4)]), answer("b", 5, ALL, missing=[(6, 6)])
+    same = replace(there, digests=here.digests)
+    missing = [d for d in compare(here, same).differences if d.kind is DifferenceKind.MISSING]
+    assert [each.position for each in missing] == [4, 6]
+
+
 @pytest.mark.parametrize(
     ("behind", "ahead"),
     [
