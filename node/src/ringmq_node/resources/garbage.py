@@ -13,7 +13,8 @@ them next time, and it would look at these again.
 The price: an object that is frozen and later becomes part of a cycle that nobody refers to
 stays in memory. To thaw and collect everything would be one piece of work, a second long. So a
 queue that is closed leaves no cycle behind: its objects go when the last reference to them does
-(`node/tests/broker/test_closed_queues.py`). Only objects that live shortly are in cycles.
+(`node/tests/broker/test_closed_queues.py`), and neither do messages that have gone
+(`node/tests/broker/test_garbage_of_traffic.py`). Only objects that live shortly are in cycles.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class Scrub:
             low = file.number * SEGMENT_POSITIONS
             entries = [*bodies.index.overlapping(low, low + SEGMENT_POSITIONS - 1)]
         else:
-            entries = [entry for entry in file.entries if entry.live]
+            entries = [*bodies.index]
         self._lose(
             queue,
             [

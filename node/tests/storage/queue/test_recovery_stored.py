@@ -67,7 +67,8 @@ def test_each_living_entry_in_the_message_store_is_referred_to_once() -> None:
     by_place = {entry.location.ordinal: entry for entry in found.index if entry.location}
     assert sorted(by_place) == [3, 5]
     assert (by_place[5].first, by_place[5].last, by_place[5].body_bytes) == (here + 2, here + 3, 21)
-    assert by_place[5].file is found.current
+    assert found.current is not None
+    assert by_place[5].file is found.current.file
     unfolded(disk, found)
     assert [(entry.first, entry.last, entry.start) for entry in found.index][:2] == [
         (0, 0, 0),

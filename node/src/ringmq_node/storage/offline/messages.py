@@ -133,7 +133,7 @@ class OfflineMessages:
                 report.offset,
                 what=plain(report.what),
             )
-        for file in _files(queue.recovered):
+        for file in queue.recovered.files():
             size = queue.folder.sizes.get(file.path.name, 0)
             if size > file.end:
                 path = relative(self._directory.root, file.path)
@@ -232,8 +232,3 @@ def _in_segments(first: int, last: int, wanted: Callable[[int], bool]) -> Iterat
         if wanted(number):
             begin = number * SEGMENT_POSITIONS
             yield max(first, begin), min(last, begin + SEGMENT_POSITIONS - 1)
-
-
-def _files(found: Recovered) -> list[QueueFile]:
-    current = [] if found.current is None else [found.current]
-    return [*found.sealed, *current, *found.segments.values()]

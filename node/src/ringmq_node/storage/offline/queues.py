@@ -78,9 +78,10 @@ def transient_dropped(disk: Disk, found: Recovered) -> int:
 
     By the newest journal alone: 0 if that is unreadable.
     """
-    journal = found.current or (found.sealed[-1] if found.sealed else None)
-    if journal is None:
+    newest = found.current or (found.sealed[-1] if found.sealed else None)
+    if newest is None:
         return 0
+    journal = newest.file
     transient = RangeSet()
     loaded = False
 

@@ -184,10 +184,7 @@ class _Verifier:
             findings.add(queue.path, 0, 0, str(error), queue=queue.name)
 
     def _note_torn(self, queue: QueueFolder, found: Recovered) -> None:
-        files = [*found.sealed, *found.segments.values()]
-        if found.current is not None:
-            files.append(found.current)
-        for file in files:
+        for file in found.files():
             size = queue.sizes.get(file.path.name, file.end)
             if file.end < size:
                 self._findings.tear(file.path, file.end, size - file.end)

@@ -45,8 +45,6 @@ class QueueFile:
     damaged: bool = False
     # The oldest generation of a journal of which a body is in it.
     oldest_generation: int = 0
-    # Entries that were logged in it, dead ones too. Only of journals.
-    entries: list[IndexEntry] = field(default_factory=list)
     # Held while a journal is renamed and while it is read. A reader that opened the path between
     # the two renames of a sealing would get the next journal under this one's name.
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -163,6 +161,18 @@ class IndexEntry:
 def alike(sizes: array[int]) -> array[int] | None:
     """None for sizes that are all the same, else `sizes`: so an entry keeps them."""
     return None if sizes.count(sizes[0]) == len(sizes) else sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoggedJournal:
+    """A journal and the entries that were logged in it, dead ones too.
+
+    An entry refers to its file. In the file itself the list would be a cycle of ten thousand
+    objects for each sealed journal, and what was frozen (`resources.garbage`) stays in a cycle.
+    """
+
+    file: QueueFile
+    entries: list[IndexEntry]
 
 
 @dataclass(slots=True, eq=False)

@@ -23,7 +23,7 @@ from ringmq_node.storage.format.records import new_marker
 from ringmq_node.storage.limits import Written
 from ringmq_node.storage.queue.bodies import Bodies
 from ringmq_node.storage.queue.condemned import Condemned
-from ringmq_node.storage.queue.entries import IndexEntry, QueueFile, alike
+from ringmq_node.storage.queue.entries import IndexEntry, LoggedJournal, QueueFile, alike
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.parts import SharedParts
 from ringmq_node.storage.queue.segments import FlushItem, Placed, parts_of, write_items
@@ -70,7 +70,7 @@ class Flusher:
         shared: SharedParts,
         bodies: Bodies,
         pager: Pager,
-        sealed: Iterable[QueueFile],
+        sealed: Iterable[LoggedJournal],
         gate: Callable[[], int],
         written: Written,
         *,
@@ -88,10 +88,10 @@ class Flusher:
         self._written = written
         # Journals to empty, oldest first, and the index of the next entry of the first one. They
         # are few, and an empty deque has 760 bytes, in each of ten thousand queues.
-        self._sealed: list[QueueFile] = [*sealed]
+        self._sealed: list[LoggedJournal] = [*sealed]
         self._cursor = 0
         self._sealed_bytes = 0
-        self._count_sealed(sum(file.end for file in self._sealed))
+        self._count_sealed(sum(each.file.end for each in self._sealed))
         # Files that a thread is removing.
         self._leaving: list[QueueFile] = []
         # How many ask that no step is planned.
@@ -113,7 +113,8 @@ class Flusher:
     def files(self) -> Iterable[QueueFile]:
         """All files but the current journal and those that are being sealed."""
         spent = (file for _, file in self._spent)
-        return [*spent, *self._sealed, *self._bodies.segments.values(), *self._leaving]
+        sealed = (each.file for each in self._sealed)
+        return [*spent, *sealed, *self._bodies.segments.values(), *self._leaving]
 
     def cuts_needed(
         self, generation: int, journals: Iterable[QueueFile], cuts: Iterable[Cut]
@@ -126,10 +127,10 @@ class Flusher:
         oldest = min((file.oldest_generation for file in files), default=generation)
         return tuple(cut for cut in cuts if cut.generation > oldest)
 
-    def sealed(self, file: QueueFile) -> None:
+    def sealed(self, journal: LoggedJournal) -> None:
         """One more journal to empty."""
-        self._sealed.append(file)
-        self._count_sealed(file.end)
+        self._sealed.append(journal)
+        self._count_sealed(journal.file.end)
 
     def forget(self) -> None:
         """The queue is deleted, and its files with it."""
@@ -169,9 +170,9 @@ class Flusher:
         job = FlushJob(self._durable)
         budget = self._limits.flush_piece_bytes_max
         while self._sealed:
-            file = self._sealed[0]
-            while self._cursor < len(file.entries) and budget > 0 and len(job.items) < _ITEMS_MAX:
-                entry = file.entries[self._cursor]
+            file, entries = self._sealed[0].file, self._sealed[0].entries
+            while self._cursor < len(entries) and budget > 0 and len(job.items) < _ITEMS_MAX:
+                entry = entries[self._cursor]
                 self._cursor += 1
                 if entry.live and entry.file is file:
                     budget -= entry.length if entry.location is None else 0

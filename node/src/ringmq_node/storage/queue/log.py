@@ -28,7 +28,7 @@ from ringmq_node.storage.format.records import (
 from ringmq_node.storage.format.references import RecordLocation, Reference
 from ringmq_node.storage.limits import Written
 from ringmq_node.storage.queue.elision import Elision, Gathered
-from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
+from ringmq_node.storage.queue.entries import IndexEntry, LoggedJournal, QueueFile
 from ringmq_node.storage.queue.journal import JournalWriter, Piece
 from ringmq_node.storage.queue.parts import SharedParts
 
@@ -59,7 +59,7 @@ class QueueLog:
         shared: SharedParts,
         written: Written,
         start: Checkpoint,
-        current: QueueFile | None,
+        current: LoggedJournal | None,
         *,
         durable: bool,
     ) -> None:
@@ -68,9 +68,12 @@ class QueueLog:
         self._shared = shared
         self._written = written
         self._durable = durable
-        self._journal = JournalWriter(directory, start, current, written=durable)
+        seals = None if current is None else current.file
+        self._journal = JournalWriter(directory, start, seals, written=durable)
+        # Entries that were logged in the current journal, dead ones too.
+        self._logged: list[IndexEntry] = []
         # Journals whose successor is not durable yet, oldest first.
-        self._sealing: list[QueueFile] = [] if current is None else [current]
+        self._sealing: list[LoggedJournal] = [] if current is None else [current]
         # Persistent entries that were logged since the last round began.
         self._unsynced: list[IndexEntry] = []
         self._elision = Elision()
@@ -110,7 +113,7 @@ class QueueLog:
 
     def files(self) -> list[QueueFile]:
         """The current journal and those that are being sealed."""
-        return [*self._sealing, self._journal.file]
+        return [*(each.file for each in self._sealing), self._journal.file]
 
     def gathered(self, size_bytes: int) -> None:
         """So many bytes more wait for the next round."""
@@ -271,10 +274,10 @@ class QueueLog:
         )
         if transient:
             return entry
-        if len(file.entries) > 2 * file.holders + _DEAD_MAX:
+        if len(self._logged) > 2 * file.holders + _DEAD_MAX:
             # A queue that is consumed at once would hold a journal's worth of dead entries.
-            file.entries = [old for old in file.entries if old.live]
-        file.entries.append(entry)
+            self._logged = [old for old in self._logged if old.live]
+        self._logged.append(entry)
         self._unsynced.append(entry)
         return entry
 
@@ -312,24 +315,25 @@ class QueueLog:
         entries, self._unsynced = self._unsynced, []
         return self._journal.take(), entries
 
-    def committed(self, pieces: list[Piece]) -> list[QueueFile]:
+    def committed(self, pieces: list[Piece]) -> list[LoggedJournal]:
         """`pieces` are durable. Returns the journals that are sealed by that."""
         counters = self._shared.counters
-        sealed: list[QueueFile] = []
+        sealed: list[LoggedJournal] = []
         for piece in pieces:
             size = sum(map(len, piece.buffers))
             piece.file.synced = piece.offset + size
             counters.journal_bytes += size
             self._written.journal_bytes += size
             if piece.seals is not None:
-                sealed.append(piece.seals)
-                self._sealing = [file for file in self._sealing if file is not piece.seals]
+                sealed += [each for each in self._sealing if each.file is piece.seals]
+                self._sealing = [each for each in self._sealing if each.file is not piece.seals]
                 counters.sealed += 1
         return sealed
 
     def rotate(self, start: Checkpoint) -> None:
         """Seals the current journal and begins the next one with `start`."""
-        sealed = self._journal.rotate(start)
+        sealed = LoggedJournal(self._journal.rotate(start), self._logged)
+        self._logged = []
         if self._durable:
             self._sealing.append(sealed)
 

@@ -127,7 +127,7 @@ class QueueStore:
         self._fills = self._fills_durable = 0
         self._installs = 0
         # A queue that a start has found gets another journal, on disk with the first append.
-        current = [] if found.current is None else [found.current]
+        current = [] if found.current is None else [found.current.file]
         start = self._checkpoint(found.next_generation, current, found.cuts)
         self.bodies.cuts = start.cuts
         self._log = QueueLog(directory, host, self.written, start, found.current, durable=durable)

@@ -44,7 +44,7 @@ from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.format.segment_scan import SegmentScan, scan_segment
 from ringmq_node.storage.format.tables import BodyRange
 from ringmq_node.storage.queue.choice import Choice, choose, entries_of, lasting, live_bytes
-from ringmq_node.storage.queue.entries import Delta, IndexEntry, QueueFile
+from ringmq_node.storage.queue.entries import Delta, IndexEntry, LoggedJournal, QueueFile
 from ringmq_node.storage.queue.index import RunIndex
 from ringmq_node.storage.queue.replay import FoundJournal, Replay
 
@@ -59,14 +59,19 @@ class Recovered:
     missing: RangeSet
     index: RunIndex
     body_bytes: int
-    current: QueueFile | None
-    sealed: list[QueueFile]
+    current: LoggedJournal | None
+    sealed: list[LoggedJournal]
     segments: dict[int, QueueFile]
     next_generation: int
     cuts: tuple[Cut, ...]
     damaged: bool
     corruptions: list[CorruptionReport]
     torn_bytes: int
+
+    def files(self) -> list[QueueFile]:
+        """The journals, oldest first, and the segments."""
+        current = [] if self.current is None else [self.current]
+        return [*(each.file for each in (*self.sealed, *current)), *self.segments.values()]
 
 
 def recover(
@@ -263,7 +268,8 @@ class _Recovery:
         """The queue, from its deltas and the bodies in its journals."""
         replay, state = self._replay, self._state
         body_bytes = sum(delta.live_bytes for delta in self._deltas.values())
-        entries, journal_bytes = self._entries_of_journals(journals)
+        logged, journal_bytes = self._entries_of_journals(journals)
+        entries = [entry for mine in logged.values() for entry in mine]
         index = RunIndex()
         # Entries and a delta can't both stand for one segment (see `RunIndex`).
         mixed = _segments_of(entries)
@@ -283,15 +289,16 @@ class _Recovery:
             # Bodies that don't count any more stay in their files. Their positions are given out
             # anew, and the next start must not take the old bodies for the new ones.
             cuts = checkpoint.add_cut(cuts, Cut(generation, state.next_position))
-        files = [journal.file for journal in journals]
-        current = files.pop() if files and files[-1].path.name == CURRENT_JOURNAL else None
+        sealed = [LoggedJournal(each.file, logged[each.file]) for each in journals]
+        has_current = bool(sealed) and sealed[-1].file.path.name == CURRENT_JOURNAL
+        current = sealed.pop() if has_current else None
         return Recovered(
             state=state,
             missing=missing,
             index=index,
             body_bytes=body_bytes + journal_bytes,
             current=current,
-            sealed=files,
+            sealed=sealed,
             segments=self._segments,
             next_generation=generation,
             cuts=cuts,
@@ -300,10 +307,13 @@ class _Recovery:
             torn_bytes=replay.torn_bytes,
         )
 
-    def _entries_of_journals(self, journals: list[FoundJournal]) -> tuple[list[IndexEntry], int]:
-        """Entries for the positions that no segment has covered, and their live body bytes."""
+    def _entries_of_journals(
+        self, journals: list[FoundJournal]
+    ) -> tuple[dict[QueueFile, list[IndexEntry]], int]:
+        """Each journal's entries for the positions that no segment has covered, and their live body
+        bytes."""
         replay, live = self._replay, self._state.live
-        entries: list[IndexEntry] = []
+        logged: dict[QueueFile, list[IndexEntry]] = {}
         body_bytes = 0
         # A body that was filled in again counts before the older one at its position.
         for journal in reversed(journals) if replay.filled else journals:
@@ -312,12 +322,11 @@ class _Recovery:
             chosen = choose(mine, live, RangeSet(), self._covered, replay.cuts)
             chosen = [choice for choice in chosen if not self._drop_lost(choice)]
             body_bytes += sum(live_bytes(choice, live) for choice in chosen)
-            journal.file.entries = entries_of(chosen, journal.file)
-            for entry in journal.file.entries:
+            logged[journal.file] = entries_of(chosen, journal.file)
+            for entry in logged[journal.file]:
                 if entry.location is not None:
                     self._refer(entry.location)
-            entries += journal.file.entries
-        return entries, body_bytes
+        return logged, body_bytes
 
 
 def _segments_of(entries: list[IndexEntry]) -> set[int]:
