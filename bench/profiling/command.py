@@ -30,12 +30,14 @@ from bench.peers.ringmq import RingPeer
 from bench.profiling import shares
 from bench.profiling.hook.sitecustomize import FOLDER_VARIABLE
 from bench.report import WIDTH_PIPED
+from bench.rivals import FULL_ROWS
 
 HOOK = Path(__file__).with_name("hook")
 ROWS = (
     Point(count=2000, size_bytes=1024, window=1),
     Point(count=10_000, size_bytes=1024, window=1, queues=100),
 )
+_COLUMN_WIDTH = 32
 _WARM_UP_SHARE = 5
 _WRITTEN_TIMEOUT_S = 30.0
 
@@ -82,11 +84,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--scale", type=float, default=1.0, help="so many times the messages (default: 1)"
     )
+    parser.add_argument("--full", action="store_true", help="every row of `make bench ARGS=--full`")
     parser.add_argument("--json", action="store_true", help="all figures on stdout, no table")
     parsed = parser.parse_args(arguments)
     if parsed.scale <= 0:
         parser.error("--scale is above 0")
     return parsed
+
+
+def points_of(parsed: argparse.Namespace) -> list[Point]:
+    """The rows, each with a message for each queue at least."""
+    rows = FULL_ROWS if parsed.full else ROWS
+    return [replace(row, count=max(int(row.count * parsed.scale), row.queues)) for row in rows]
 
 
 def bench(parsed: argparse.Namespace, progress: Console) -> None:
@@ -100,8 +109,7 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
         try:
             peer.start()
             found = []
-            for row in ROWS:
-                point = replace(row, count=max(int(row.count * parsed.scale), row.queues))
+            for point in points_of(parsed):
                 progress.print(f"{point.label()}, {point.count} messages")
                 found.append(_profile(peer, point, profiles))
         finally:
@@ -115,7 +123,7 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
     else:
         console = Console()
         if not console.is_terminal:
-            console.width = WIDTH_PIPED
+            console.width = max(WIDTH_PIPED, _COLUMN_WIDTH * (1 + len(found)))
         console.print(table(found))
 
 

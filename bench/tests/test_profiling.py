@@ -13,9 +13,11 @@ import pytest
 from bench import procs
 from bench.measure import Point
 from bench.profiling import shares
-from bench.profiling.command import HOOK, Profile, table
+from bench.profiling.command import HOOK, Profile, parse, points_of, table
 from bench.profiling.hook.sitecustomize import FOLDER_VARIABLE
 from bench.profiling.shares import Row
+from bench.report import goals_for
+from bench.rivals import FULL_ROWS
 from rich.console import Console
 from waiting import leeway
 
@@ -122,3 +124,12 @@ def test_a_process_with_the_hook_profiles_what_is_between_the_signals(tmp_path: 
         process.stdout.close()
     assert first["node, the rest"] > 0
     assert shares.read([written]).get("node, the rest", 0) == 0
+
+
+def test_a_full_profile_has_every_row_with_a_goal() -> None:
+    def shape(point: Point) -> tuple[int, int, int, bool]:
+        return point.size_bytes, point.window, point.queues, point.consumed
+
+    profiled = {shape(point) for point in points_of(parse(["--full", "--scale", "0.001"]))}
+    assert profiled == {shape(row) for row in FULL_ROWS if goals_for(row)}
+    assert all(point.count >= point.queues for point in points_of(parse(["--scale", "0.001"])))

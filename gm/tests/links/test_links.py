@@ -161,18 +161,22 @@ def test_answers_that_do_not_arrive_end_the_stream_after_the_ring_time_out(
     run(tmp_path, story)
 
 
-def test_late_frames_of_an_older_stream_are_dropped(tmp_path: Path) -> None:
+async def mirror_of_z(caller: Caller) -> LocalCluster:
     """z is the master of a ring in which a is the mirror."""
+    cluster = caller.cluster
+    # Two must hold an op, and z lives as far as the registry knows: so a can't go on alone.
+    view = first_view([ME, cluster.nodes["a"].group.me], min_insync=2)
+    z = NodeRecord("z", 3, "127.0.0.1:1")
+    puts = [Put(ring_key("r"), view.encode()), Put("nodes/z", z.encode())]
+    await cluster.nodes["a"].registry.commit([], puts)
+    ring = cluster.open("r", "a")
+    await until(lambda: ring.view is not None)
+    return cluster
 
+
+def test_late_frames_of_an_older_stream_are_dropped(tmp_path: Path) -> None:
     async def story(caller: Caller) -> None:
-        cluster = caller.cluster
-        # Two must hold an op, and z lives as far as the registry knows: so a can't go on alone.
-        view = first_view([ME, cluster.nodes["a"].group.me], min_insync=2)
-        z = NodeRecord("z", 3, "127.0.0.1:1")
-        puts = [Put(ring_key("r"), view.encode()), Put("nodes/z", z.encode())]
-        await cluster.nodes["a"].registry.commit([], puts)
-        ring = cluster.open("r", "a")
-        await until(lambda: ring.view is not None)
+        cluster = await mirror_of_z(caller)
         ops = [OpFrame("r", 1, 0, 0, 1, n, False, (), b"%d" % n) for n in (1, 2, 3)]
         old = await caller.open(1)
         await old.write(frames_message(Hello("r", 1, 0, 3, 0, 0), ops[0]))
@@ -188,11 +192,29 @@ def test_late_frames_of_an_older_stream_are_dropped(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_an_op_that_comes_in_parts_is_delivered_whole(tmp_path: Path) -> None:
+    async def story(caller: Caller) -> None:
+        cluster = await mirror_of_z(caller)
+        body = bytes(number % 251 for number in range(100_000))
+        op = b"".join(encode(OpFrame("r", 1, 0, 0, 1, 1, False, (), body)))
+        call = await caller.open(1)
+        await call.write(frames_message(Hello("r", 1, 0, 3, 0, 0)))
+        await call.write(wire.frames_message(wire.PART, [op[:40_000]]))
+        # Frames of other rings come in between.
+        await call.write(frames_message(Hello("no such ring", 1, 0, 0, 0, 0)))
+        await call.write(wire.frames_message(wire.PART, [op[40_000:41_000]]))
+        await call.write(wire.frames_message(wire.LAST_PART, [op[41_000:]]))
+        await until(lambda: cluster.apps["r"]["a"].payloads == [body])
+
+    run(tmp_path, story)
+
+
 def test_frames_are_read_as_they_were_written() -> None:
     frames: list[Frame] = [
         Hello("r", 1, 0, 2, 3, 0),
         OpFrame("r", 1, 0, 0, 1, 4, True, (Mark(1),), b"x"),
     ]
-    kind, body = wire.read_frames(frames_message(*frames))
+    data = frames_message(*frames)
+    kind, begin = wire.frames_in(data)
     assert kind == wire.WHOLE
-    assert list(decode(body)) == frames
+    assert list(decode(data, begin)) == frames

@@ -278,9 +278,10 @@ def _encode_marks_frame(frame: MarksFrame) -> list[bytes]:
     return [head]
 
 
-def decode(data: bytes) -> Iterator[Frame]:
-    """The frames of one message of a link. Raises `FrameError` at the first bytes that are none."""
-    at, all_bytes = 0, len(data)
+def decode(data: bytes, at: int = 0) -> Iterator[Frame]:
+    """The frames of one message of a link, which begin at byte `at`. Raises `FrameError` at the
+    first bytes that are none."""
+    all_bytes = len(data)
     while at < all_bytes:
         if all_bytes - at < _HEADER_BYTES:
             raise FrameError(f"{all_bytes - at} bytes left, a frame has at least {_HEADER_BYTES}")

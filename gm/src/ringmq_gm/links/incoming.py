@@ -146,7 +146,7 @@ class _IncomingSession(CallHandler):
         self._credit_step = 1
         self._taken_bytes = 0
         self._credited_bytes = 0
-        self._parts: list[bytes] = []
+        self._parts: list[memoryview] = []
         self._parts_bytes = 0
 
     def beat(self) -> None:
@@ -229,9 +229,9 @@ class _IncomingSession(CallHandler):
     def _take_at_once(self, messages: list[bytes]) -> None:
         try:
             for data in messages:
-                body = self._whole(data)
-                if body is not None:
-                    self._owner.received(self._sender_known(), decode(body))
+                whole = self._whole(data)
+                if whole is not None:
+                    self._owner.received(self._sender_known(), decode(*whole))
                 self._taken(data)
                 if self._over:
                     return
@@ -248,9 +248,9 @@ class _IncomingSession(CallHandler):
             while self._waiting and not self._over:
                 self._owner.heard(self._sender_known().node)
                 data = self._waiting.popleft()
-                body = self._whole(data)
-                if body is not None:
-                    frames = _Left(decode(body))
+                whole = self._whole(data)
+                if whole is not None:
+                    frames = _Left(decode(*whole))
                     while not frames.ended and not self._over:
                         self._owner.received(self._sender_known(), frames.until(pieces))
                         await pieces.step()
@@ -267,20 +267,23 @@ class _IncomingSession(CallHandler):
         assert self._sender is not None
         return self._sender
 
-    def _whole(self, data: bytes) -> bytes | None:
-        """The frames of a message, or of the last of several parts; None before that."""
-        kind, body = wire.read_frames(data)
+    def _whole(self, data: bytes) -> tuple[bytes, int] | None:
+        """The frames of a message, or of the last of several parts, and where they begin in these
+        bytes; None before that."""
+        kind, begin = wire.frames_in(data)
         if kind == wire.WHOLE:
-            return body
+            return data, begin
+        # Copied once, when all parts are there.
+        body = memoryview(data)[begin:]
         self._parts_bytes += len(body)
         if self._parts_bytes > self._frame_bytes_max:
             raise FrameError(f"frame of more than {self._frame_bytes_max} bytes")
         self._parts.append(body)
         if kind == wire.PART:
             return None
-        body = b"".join(self._parts)
+        joined = b"".join(self._parts)
         self._parts, self._parts_bytes = [], 0
-        return body
+        return joined, 0
 
     def _refuse(self, error: Exception) -> None:
         log.error("link from %s: %s", self._sender, error)

@@ -102,7 +102,8 @@ class LinkOutbox:
         # In the order of their turns.
         self._small: OrderedDict[str, Lane] = OrderedDict()
         self._heavy: OrderedDict[str, Lane] = OrderedDict()
-        # What is still to be sent of the frame that travels in parts.
+        # What is still to be sent of the frame that travels in parts; its head before the rest.
+        self._rest_head = b""
         self._rest = NOTHING
         # The one ring whose frame that is.
         self._behind: dict[str, Lane] = {}
@@ -404,19 +405,26 @@ class LinkOutbox:
         pieces = encode(lane.frames[0])
         if sum(map(len, pieces)) <= self._room_bytes:
             return False
-        self._rest = memoryview(b"".join(pieces))
+        head, body = pieces[0], pieces[1] if len(pieces) > 1 else b""
+        if body and len(head) < self._message_bytes:
+            # The body isn't copied before it is in a message.
+            self._rest_head, self._rest = head, memoryview(body)
+        else:
+            self._rest = memoryview(head + body)
         self._drop_first(lane)
         return True
 
     def _take_part(self) -> bytes:
-        part, rest = self._rest[: self._room_bytes], self._rest[self._room_bytes :]
+        head, self._rest_head = self._rest_head, b""
+        room = self._room_bytes - len(head)
+        part, rest = self._rest[:room], self._rest[room:]
         # An empty view would keep the frame.
         self._rest = rest or NOTHING
         if rest:
-            return frames_message(PART, [part])
+            return frames_message(PART, [head, part])
         ring, lane = self._behind.popitem()
         self._place(ring, lane)
-        return frames_message(LAST_PART, [part])
+        return frames_message(LAST_PART, [head, part])
 
     def _place(self, ring: str, lane: Lane) -> None:
         """Puts a lane at the end of the line in which its remaining frames belong."""

@@ -85,12 +85,12 @@ def frames_message(kind: int, pieces: Sequence[bytes | memoryview]) -> bytes:
     return message([_KINDS[kind], *pieces])
 
 
-def read_frames(data: bytes) -> tuple[int, bytes]:
-    """The kind of the message, and the bytes of its frames."""
+def frames_in(data: bytes) -> tuple[int, int]:
+    """The kind of the message, and where its frames begin, which go to its end."""
     start, end = content(data)
     if start == end or data[start] > LAST_PART:
         raise WireError(f"message of {len(data)} bytes has no known kind")
-    return data[start], data[start + 1 :]
+    return data[start], start + 1
 
 
 def opening_message(opening: Opening) -> bytes:
