@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pyarrow
+import pyarrow.compute
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringmq.errors import ProtocolError
+from ringmq.reading.columns import rows_of
 from ringmq.reading.split import SplitAnswer
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import reader_pb2 as wire
@@ -23,6 +27,23 @@ ANSWERS = st.builds(
     bodies=st.binary(max_size=300),
     numbering=st.builds(wire.Numbering, queue_id=st.text(max_size=9), epoch=NUMBERS),
 )
+
+
+@pytest.mark.parametrize(
+    ("count", "body_sizes", "bodies", "what"),
+    [
+        (2, b"\3\0\0\0", b"abc", "4 bytes of sizes for 2 messages"),
+        (1, b"\3\0\0", b"abc", "3 bytes of sizes for 1 messages"),
+        (1, b"\4\0\0\0", b"abc", "3 bytes of bodies, their sizes say 4"),
+    ],
+)
+def test_no_column_reaches_beyond_what_has_come(
+    count: int, body_sizes: bytes, bodies: bytes, what: str
+) -> None:
+    run = wire.BrowsedRun(first_position=5, count=count)
+    head = wire.BrowseResponse(runs=[run], body_sizes=body_sizes)
+    with pytest.raises(ProtocolError, match=what):
+        rows_of(pyarrow, head, memoryview(bodies), None)
 
 
 @given(st.lists(ANSWERS, min_size=1, max_size=3))

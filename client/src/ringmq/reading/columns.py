@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from ringmq.errors import ProtocolError
 from ringmq.v1 import reader_pb2 as wire
 
 # A node sends no more messages in one piece.
@@ -36,15 +37,18 @@ def _schema(arrow: Any) -> Any:
 def rows_of(
     arrow: Any, head: wire.BrowseResponse, bodies: memoryview, body_bytes_max: int | None
 ) -> Any:
-    """A `pyarrow.RecordBatch`; None without messages. `bodies`: of all runs, back to back."""
+    """A `pyarrow.RecordBatch`; None without messages. `bodies`: of all runs, back to back. Raises
+    `ProtocolError` if the answer's parts don't agree: Arrow would read beyond its buffers."""
     runs = head.runs
     if not runs:
         return None
+    count = sum(run.count for run in runs)
+    if len(head.body_sizes) != 4 * count:
+        raise ProtocolError(f"{len(head.body_sizes)} bytes of sizes for {count} messages")
     # From 0 on, as bodies begin where those before them end.
     sizes = array("I", bytes(4) + head.body_sizes)
     if sys.byteorder == "big":
         sizes.byteswap()
-    count = len(sizes) - 1
     numbers = arrow.Array.from_buffers(arrow.uint32(), count + 1, [None, arrow.py_buffer(sizes)])
     columns = [
         _positions(arrow, runs, count),
@@ -80,8 +84,10 @@ def _bodies(arrow: Any, numbers: Any, bodies: memoryview, body_bytes_max: int | 
     if body_bytes_max is not None:
         most = arrow.scalar(min(body_bytes_max, SIZE_MAX), arrow.uint32())
         numbers = arrow.compute.min_element_wise(numbers, most)
-    offsets = arrow.compute.cumulative_sum(numbers).buffers()[1]
-    buffers = [None, offsets, arrow.py_buffer(bodies)]
+    ends = arrow.compute.cumulative_sum(numbers)
+    if (promised := ends[-1].as_py()) != len(bodies):
+        raise ProtocolError(f"{len(bodies)} bytes of bodies, their sizes say {promised}")
+    buffers = [None, ends.buffers()[1], arrow.py_buffer(bodies)]
     return arrow.Array.from_buffers(arrow.binary(), count, buffers)
 
 
