@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from ringmq_pipeline.schema import arrow_schema, ddl
 
 # As the source's own batches have.
-BATCH_ROWS = 4096
+BATCH_ROWS = 1024
 
 
 class Share(InputPartition):

@@ -24,7 +24,9 @@ from ringmq_pipeline.schema import arrow_schema
 log = logging.getLogger(__name__)
 
 BATCH_ROWS = 10_000
-BATCH_BYTES = 4 << 20
+# Less than a full piece of a browse, so that these go on as they are. Larger batches fall out of
+# the processor's caches between Python, the JVM and its rows.
+BATCH_BYTES = 768 << 10
 
 _SOURCES = {
     ReadFrom.LEADER: ringmq.BrowseSource.MASTER,

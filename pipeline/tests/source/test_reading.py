@@ -78,6 +78,16 @@ def test_batches_have_exactly_the_declared_schema(live: LiveNode, encoding: str)
     assert len(batches) <= 4
 
 
+def test_a_batch_is_a_piece_of_a_browse_or_little_more(live: LiveNode) -> None:
+    """Larger ones fall out of the caches; smaller ones cost Spark a batch each."""
+    live.fill("pieces", [bytes(1024)] * 5000)
+    reader = BatchReader(parse(options_for(live.address, "pieces")))
+    [partition] = reader.partitions()
+    sizes = [batch.nbytes for batch in reader.read(partition)]
+    assert max(sizes) < 3 << 19
+    assert len(sizes) <= 7
+
+
 def test_tasks_read_a_range_without_gaps_or_overlaps(live: LiveNode) -> None:
     live.fill("cut", [b"%d" % number for number in range(100)])
     options = parse(options_for(live.address, "cut", minPartitions="7"))
