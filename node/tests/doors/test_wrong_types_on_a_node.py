@@ -103,6 +103,14 @@ async def answer_to(channel: WireChannel, case: Case, wrong: Wrong) -> tuple[boo
     return True, "no status"
 
 
+async def read_on(stream: CallStream) -> bytes:
+    """The next message of a stream that goes on. Without an assertion its end would be read for
+    ever, and no time-out would have a turn."""
+    data = await stream.read()
+    assert data is not None, "the stream of a bystander has ended"
+    return data
+
+
 class Bystanders:
     """A publisher and a consumer on the connection of the wrong requests."""
 
@@ -130,11 +138,11 @@ class Bystanders:
         batch = broker.PublishBatch(first_sequence=self._sequence, bodies=[b"%d" % self._sequence])
         await self._publishing.write(broker.PublishRequest(batch=batch).SerializeToString())
         while True:
-            answer = broker.PublishResponse.FromString(await self._publishing.read() or b"")
+            answer = broker.PublishResponse.FromString(await read_on(self._publishing))
             if answer.HasField("confirmed"):
                 break
         while True:
-            response = broker.ConsumeResponse.FromString(await self._consuming.read() or b"")
+            response = broker.ConsumeResponse.FromString(await read_on(self._consuming))
             if response.HasField("deliveries"):
                 assert response.deliveries.deliveries[0].bodies == [b"%d" % self._sequence]
                 return
