@@ -1,0 +1,26 @@
+"""Programs of others that judge the transport.
+
+CI installs those of Debian's packages, and sets `RINGMQ_JUDGES=required`: a test without its judge
+then fails, instead of being skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+def judged_by(program: str, *, package: str) -> None:
+    """Skips the test, or fails it in CI, unless the program of Debian's package is on the PATH."""
+    if shutil.which(program) is None:
+        without(program, package)
+
+
+def without(what: str, *packages: str) -> None:
+    """Ends a test that lacks a judge which Debian's packages have."""
+    reason = f"{what} isn't installed (Debian: apt-get install {' '.join(packages)})"
+    if os.environ.get("RINGMQ_JUDGES") == "required":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
