@@ -3,48 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from certificates import client_tls, made_for_loopback, server_tls
 from loops import run
 from wireserver import HOST, ROUTES
 
 from ringmq_wire import Code, RpcError, WireChannel, WireServer
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
-
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for the loopback address, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    certificate, key = folder / "cert.pem", folder / "key.pem"
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
-        f"-subj /CN=localhost -addext subjectAltName=IP:{HOST},DNS:localhost "
-        f"-keyout {key} -out {certificate}"
-    )
-    subprocess.run(command.split(), check=True, capture_output=True)
-    return certificate, key
-
-
-def server_tls(pair: tuple[Path, Path], *protocols: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*pair)
-    context.set_alpn_protocols(list(protocols))
-    return context
-
-
-def client_tls(pair: tuple[Path, Path]) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(pair[0]))
-    context.set_alpn_protocols(["h2"])
-    return context
+    return made_for_loopback(tmp_path_factory.mktemp("tls"))
 
 
 def test_our_client_and_our_server(pair: tuple[Path, Path]) -> None:
