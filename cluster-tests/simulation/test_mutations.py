@@ -117,6 +117,7 @@ def name_of(value: object) -> str:
 
 @pytest.mark.parametrize("bug", RING_BUGS, ids=lambda bug: bug.name)
 @pytest.mark.slow
+@pytest.mark.compute
 def test_the_simulator_catches(bug: Bug) -> None:
     """One trial; `make evidence` makes ten."""
     assert bug.found_by(range(SEEDS)) is not None

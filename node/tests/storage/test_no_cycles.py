@@ -21,6 +21,7 @@ from ringmq_node.queue.ops import Op, Publish, Remove
 from ringmq_node.storage import QueueStore
 from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 
+JOURNALS = 10
 # Of the message store's size, and embedded.
 BODY_BYTES = {"stored": 5_000, "embedded": 50}
 
@@ -51,7 +52,7 @@ def test_sealed_journals_leave_nothing(body_bytes: int, end: str) -> None:
 
     async def work() -> None:
         queue = store.open_queue(QUEUE)
-        for _ in range(30):
+        for _ in range(JOURNALS):
             for _ in range(20):
                 append(queue, Publish(queue.state.next_position, Block.of([bytes(body_bytes)] * 4)))
             queue.seal()
@@ -61,7 +62,7 @@ def test_sealed_journals_leave_nothing(body_bytes: int, end: str) -> None:
             append(queue, Remove(((0, last),)))
             await store.sync()
         await until(lambda: not queue.sealed_count, "all journals are flushed", within_s=20)
-        assert store.statistics().journals_sealed >= 30
+        assert store.statistics().journals_sealed >= JOURNALS
         if end == "deleted":
             append(queue, Publish(queue.state.next_position, Block.of([bytes(body_bytes)] * 4)))
             store.delete_queue(QUEUE)
