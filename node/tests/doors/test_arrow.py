@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loops import run
 
-from ringmq.reading.columns import rows_of
+from ringmq.reading.columns import rows_of, schema
 from ringmq.reading.split import SplitAnswer
 from ringmq.v1 import reader_pb2 as wire
 from ringmq_node.doors.grpc import arrow
@@ -39,7 +39,7 @@ def columns(body_bytes_max: int | None, runs: tuple[Run, ...] = RUNS) -> dict[st
         table = stream.read_all()
     table.validate(full=True)
     assert table.column(0).num_chunks == 1
-    assert table.schema.equals(arrow.schema(pyarrow))
+    assert table.schema.equals(schema(pyarrow))
     found: dict[str, list[Any]] = table.to_pydict()
     return found
 
@@ -54,7 +54,7 @@ def joined(body_bytes_max: int | None, runs: tuple[Run, ...] = RUNS) -> dict[str
     assert answer.head == plain
     rows = rows_of(pyarrow, answer.head, answer.bodies, body_bytes_max)
     rows.validate(full=True)
-    assert rows.schema.equals(arrow.schema(pyarrow))
+    assert rows.schema.equals(schema(pyarrow))
     found: dict[str, list[Any]] = rows.to_pydict()
     return found
 

@@ -21,7 +21,8 @@ SIZE_MAX = (1 << 32) - 1
 
 
 @cache
-def _schema(arrow: Any) -> Any:
+def schema(arrow: Any) -> Any:
+    """Of the rows, whoever makes them: a node that answers with Arrow has the same."""
     return arrow.schema(
         [
             arrow.field("position", arrow.int64(), nullable=False),
@@ -58,7 +59,7 @@ def rows_of(
         _bools(arrow, runs, lambda run: not run.transient),
         _properties(arrow, runs, count),
     ]
-    return arrow.record_batch(columns, schema=_schema(arrow))
+    return arrow.record_batch(columns, schema=schema(arrow))
 
 
 @cache

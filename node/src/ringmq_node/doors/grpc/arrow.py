@@ -14,6 +14,7 @@ from importlib import import_module
 from itertools import accumulate
 from typing import Any
 
+from ringmq.reading.columns import schema
 from ringmq_node.doors.grpc.arrow_ipc import (
     END_OF_STREAM,
     ArrowBuffer,
@@ -38,20 +39,6 @@ async def load(node: str) -> Any:
             "there, or ask for messages",
             missing="pyarrow",
         ) from error
-
-
-@functools.cache
-def schema(arrow: Any) -> Any:
-    return arrow.schema(
-        [
-            arrow.field("position", arrow.int64(), nullable=False),
-            arrow.field("body", arrow.binary()),
-            arrow.field("body_size", arrow.int64(), nullable=False),
-            arrow.field("redelivered", arrow.bool_(), nullable=False),
-            arrow.field("persistent", arrow.bool_(), nullable=False),
-            arrow.field("properties", arrow.binary()),
-        ]
-    )
 
 
 @functools.cache
