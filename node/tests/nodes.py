@@ -1,7 +1,10 @@
-"""One node in the test's own process."""
+"""Nodes in the test's own process."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,26 @@ async def lone_node(folder: Path, **settings: Any) -> Node:
             **settings,
         )
     )
+
+
+@asynccontextmanager
+async def running_nodes(folder: Path, names: Iterable[str]) -> AsyncIterator[dict[str, Node]]:
+    """Nodes of one cluster, by name, which have their data and their registry in `folder`."""
+    nodes: dict[str, Node] = {}
+    try:
+        for name in names:
+            config = NodeConfig(
+                name,
+                f"sqlite:///{folder / 'registry'}",
+                str(folder / name),
+                listen="127.0.0.1:0",
+                drain_s=0.1,
+            )
+            nodes[name] = await make_node(config)
+            await nodes[name].start()
+        yield nodes
+    finally:
+        await asyncio.gather(*(node.stop() for node in nodes.values()))
 
 
 def replica_of(node: Node, queue: str = "q") -> Replica:

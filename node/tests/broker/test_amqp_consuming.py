@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from loops import run
+from node.tests.nodes import running_nodes
 from waiting import until
 
 import ringmq
@@ -22,9 +23,8 @@ from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.consuming.subscription import QueueSubscription
 from ringmq_node.broker.peers import DeleteConditions
-from ringmq_node.config import NodeConfig
 from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.node import Node, make_node
+from ringmq_node.node import Node
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.run import Run
 
@@ -157,18 +157,7 @@ def with_nodes(folder: Path, story: Story) -> None:
     """Three nodes in this process, connected as any three; and queue q-b is mastered on b."""
 
     async def main() -> None:
-        nodes: dict[str, Node] = {}
-        try:
-            for name in NAMES:
-                config = NodeConfig(
-                    name,
-                    f"sqlite:///{folder / 'registry'}",
-                    str(folder / name),
-                    listen="127.0.0.1:0",
-                    drain_s=0.1,
-                )
-                nodes[name] = await make_node(config)
-                await nodes[name].start()
+        async with running_nodes(folder, NAMES) as nodes:
             for name in NAMES:
                 async with ringmq.connect(nodes[name].address) as client:
                     locator = ringmq.MasterLocator.CLIENT_LOCAL
@@ -176,8 +165,6 @@ def with_nodes(folder: Path, story: Story) -> None:
                     assert info.master == name
             async with ringmq.connect(nodes["a"].address) as client, asyncio.timeout(60):
                 await story(nodes, client)
-        finally:
-            await asyncio.gather(*(node.stop() for node in nodes.values()))
 
     run(main())
 

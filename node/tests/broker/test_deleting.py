@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 from expected_logs import DAMAGE
 from loops import run
-from node.tests.nodes import lone_node, replica_of
+from node.tests.nodes import lone_node, replica_of, running_nodes
+from waiting import until
 
 import ringmq
 from ringmq.errors import QueueNotEmptyError, RingMQError, UnavailableError
@@ -22,6 +23,7 @@ from ringmq_gm.registry.base import (
     Guard,
     Put,
     RegistryUnavailableError,
+    Removed,
 )
 from ringmq_node.node import Node
 from ringmq_node.replica.description import queue_info
@@ -191,3 +193,38 @@ def test_a_queue_whose_messages_are_all_damaged_is_not_empty(tmp_path: Path) -> 
         assert await client.delete_queue("q", if_empty=True) == 0
 
     with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_queue_deleted_by_its_master_is_gone_from_the_node_that_was_asked(
+    tmp_path: Path, is_late: bool
+) -> None:
+    """It used to be listed there, as down, until that node's watch had shown the deletion."""
+
+    async def main() -> None:
+        async with running_nodes(tmp_path, ("a", "b")) as nodes, asyncio.timeout(20):
+            async with ringmq.connect(nodes["b"].address) as client:
+                await client.declare_queue("q", master_locator=ringmq.MasterLocator.CLIENT_LOCAL)
+            catalogue, shown = cast(Any, nodes["a"].catalogue), asyncio.Event()
+            learn = catalogue._learn_change
+
+            async def learn_late(change: Any, *rest: Any) -> int:
+                if isinstance(change, Removed):
+                    await shown.wait()
+                return cast(int, await learn(change, *rest))
+
+            catalogue._learn_change = learn_late
+            async with ringmq.connect(nodes["a"].address) as client:
+                deadline_s = 1 if is_late else 15
+                deleting = asyncio.create_task(client.delete_queue("q", deadline_s=deadline_s))
+                await until(lambda: "q" not in nodes["b"].catalogue.records, "q is deleted")
+                if not is_late:
+                    done, _ = await asyncio.wait({deleting}, timeout=0.3)
+                    assert not done
+                    shown.set()
+                assert await deleting == 0
+                listed = [info.queue for info in await client.queues()]
+                assert listed == (["q"] if is_late else [])
+                shown.set()
+
+    run(main())

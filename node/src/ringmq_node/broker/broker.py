@@ -315,8 +315,10 @@ class Broker:
             queue,
             caller,
             here,
-            lambda address: self._peers.delete(
-                address, queue, conditions, deadline_s=caller.deadline_s
+            lambda address: self._deleting.delete_there(
+                queue,
+                self._peers.delete(address, queue, conditions, deadline_s=caller.deadline_s),
+                caller.deadline_s,
             ),
         )
 

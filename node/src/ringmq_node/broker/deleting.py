@@ -20,8 +20,9 @@ of no queue, because record and view are made and deleted by one commit each. It
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ringmq_gm import View, ViewError, ring_key
 from ringmq_gm.registry.base import (
@@ -34,7 +35,7 @@ from ringmq_gm.registry.base import (
     RegistryUnavailableError,
 )
 from ringmq_gm.registry_views import RINGS
-from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
+from ringmq_node.broker.catalogue import REGISTRY_SHARE, QueueCatalogue, registry_away
 from ringmq_node.broker.declaring import COMMIT_TRIES
 from ringmq_node.broker.peers import DeleteConditions
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -144,6 +145,19 @@ class Deleting:
         except RegistryError as error:
             # The queue is deleted. A view that stays harms nobody.
             logger.warning("views of rings without a queue may be left over: %s", error)
+
+    async def delete_there(self, name: str, asked: Awaitable[int], deadline_s: float) -> int:
+        """The answer of `asked`, by which the master's node deletes the queue, once the queue is
+        gone from here as well: whoever asks this node next sees what it was told."""
+        deadline = asyncio.get_running_loop().time() + deadline_s * REGISTRY_SHARE
+        record = self._catalogue.record_if_readable(name)
+        messages = await asked
+        if record is not None:
+            # However long this node's watch takes, the queue is deleted.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._catalogue.wait_gone(record)
+        return messages
 
     async def delete_if(self, replica: Replica, check: Callable[[], None]) -> None:
         """Deletes the queue, whose master is here, unless `check` raises.
