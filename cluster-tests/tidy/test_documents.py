@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,11 @@ def names_in(body: list[ast.stmt], prefix: str = "") -> set[str]:
     return found
 
 
+@cache
+def names_of(file: str) -> set[str]:
+    return names_in(ast.parse((ROOT / file).read_text()).body)
+
+
 def anchors_of(path: Path) -> set[str]:
     """The sections of a page, as the addresses that GitHub gives them."""
     headings = re.findall(r"^#+ (.+)$", prose_of(path), flags=re.MULTILINE)
@@ -71,9 +77,7 @@ def test_named_files_and_symbols_exist(path: Path) -> None:
     for file, symbol in NAMED.findall(prose_of(path)):
         assert PLACEHOLDER in file or exists(file), f"{file} is not there"
         if symbol:
-            assert symbol in names_in(ast.parse((ROOT / file).read_text()).body), (
-                f"{file}::{symbol}"
-            )
+            assert symbol in names_of(file), f"{file}::{symbol}"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)

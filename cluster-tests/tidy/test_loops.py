@@ -7,6 +7,7 @@ AttributeError that only uvloop raises tore down links in every running node, an
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,10 @@ MAKES_A_LOOP = {
     "EventLoop",
     "ProactorEventLoop",
 }
+# A file without any of these words makes no loop, and needn't be parsed.
+MAY_MAKE_A_LOOP = re.compile(
+    rf"\basyncio\s*\.\s*(?:{'|'.join(sorted(MAKES_A_LOOP))})\b|\bfrom\s+asyncio\b|\buvloop\b"
+)
 TESTS = [
     path
     for place in (
@@ -46,6 +51,8 @@ TESTS = [
 
 def loops_made(source: str) -> Iterator[str]:
     """Each `asyncio.run` and its like, however it is spelled, and each import of uvloop."""
+    if not MAY_MAKE_A_LOOP.search(source):
+        return
     for node in ast.walk(ast.parse(source)):
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):

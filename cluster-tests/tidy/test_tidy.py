@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -152,26 +152,33 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """The full names that a file imports, at any depth of its code."""
+    found: set[str] = set()
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 # `from package import module` names the module, not the package.
                 whole = f"{node.module}.{alias.name}"
-                yield whole if whole in MODULES else node.module
+                found.add(whole if whole in MODULES else node.module)
+    return frozenset(found)
 
 
-def top_levels(path: Path) -> set[str]:
-    return {name.split(".")[0] for name in imports(path)}
+@cache
+def top_levels(path: Path) -> frozenset[str]:
+    return frozenset(name.split(".")[0] for name in imports(path))
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+@cache
+def functions(path: Path) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+    return tuple(
+        node
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 # --- which way imports point ---
@@ -258,8 +265,12 @@ def test_modules_do_not_know_each_other_in_a_circle() -> None:
 # --- purity ---
 
 
-def docstring(path: Path) -> str:
-    return ast.get_docstring(tree_of(path)) or ""
+def says_pure(path: Path) -> bool:
+    # Every worker of a test run collects this module, and to parse all sources takes seconds: only
+    # files that have the words anywhere are parsed.
+    if not SAYS_PURE.search(path.read_text()):
+        return False
+    return bool(SAYS_PURE.search(ast.get_docstring(tree_of(path)) or ""))
 
 
 PURE = [
@@ -267,7 +278,7 @@ PURE = [
     for path in ALL_SOURCES
     if any(path.is_relative_to(room) for room in PURE_ROOMS)
     # A package's docstring speaks of its modules.
-    or (path.name != "__init__.py" and SAYS_PURE.search(docstring(path)))
+    or (path.name != "__init__.py" and says_pure(path))
 ]
 
 
