@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from children import child_environment
+from suites import play
 
 SUITE = """
 import pytest
@@ -33,20 +31,11 @@ def test_that_is_wrong_once():
 def test_without_processes():
     raise TooLateError("a wake-up was lost")
 """
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 def test_only_what_came_too_late_has_one_more_try(tmp_path: Path) -> None:
-    suite = tmp_path / "test_suite.py"
-    suite.write_text(SUITE)
-    words = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider"]
-    words += ["-c", str(ROOT / "pyproject.toml"), str(suite)]
-    # It is no worker of the run that this test is in.
-    env = {key: value for key, value in child_environment().items() if "XDIST" not in key}
-    done = subprocess.run(
-        words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = play(SUITE, tmp_path)
     told = done.stdout
     assert done.returncode == 1, told + done.stderr
     failed = {line.split("::")[1].split()[0] for line in told.splitlines() if "FAILED" in line}
