@@ -10,10 +10,11 @@ pure are its parts. This package knows nothing of RingMQ.
 from ringmq_wire.channel import WireChannel
 from ringmq_wire.codes import OK, Code, Metadata, RpcStatus
 from ringmq_wire.errors import CallClosedError, RpcError, SendQueueFullError
+from ringmq_wire.handler import CallHandler
 from ringmq_wire.options import WireOptions
 from ringmq_wire.server import WireServer, streaming, unary
 from ringmq_wire.streaming import CallStream
-from ringmq_wire.transport import Accept, CallHandler, WireCall
+from ringmq_wire.transport import Accept, WireCall
 
 __all__ = [
     "OK",

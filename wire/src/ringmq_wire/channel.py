@@ -21,9 +21,10 @@ from ringmq_wire.backoff import Backoff
 from ringmq_wire.codes import Code, Metadata, RpcStatus
 from ringmq_wire.dropping import drop
 from ringmq_wire.errors import CallClosedError, RpcError
+from ringmq_wire.handler import CallHandler
 from ringmq_wire.options import WireOptions
 from ringmq_wire.streaming import CallStream, OneAnswer
-from ringmq_wire.transport import CallHandler, WireCall, WireProtocol
+from ringmq_wire.transport import WireCall, WireProtocol
 
 CONNECT_TIMEOUT_S = 20.0
 BACKOFF_FIRST_S = 0.1
@@ -134,6 +135,9 @@ class WireChannel:
         except asyncio.CancelledError:
             call.cancel()
             raise
+        finally:
+            # The error of a call has this frame, and its future has the error.
+            del answer
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Begins no new calls; those that are open may go on for so long."""
@@ -173,6 +177,9 @@ class WireChannel:
                 # Somebody else may have what was promised here.
                 self._serve_waiting()
                 raise
+            finally:
+                # The error of an attempt has this frame, and the future has the error.
+                del mine
             if connection.can_open:
                 return connection
             # It was lost, or filled, between the promise and this turn: to the front again.

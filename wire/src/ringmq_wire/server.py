@@ -20,11 +20,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from ringmq_wire.codes import OK, Code, RpcStatus
 from ringmq_wire.dropping import drop
 from ringmq_wire.errors import RpcError
+from ringmq_wire.handler import CallHandler
 from ringmq_wire.inbound import SharedBudgets
 from ringmq_wire.listener import Listener, bind
 from ringmq_wire.options import WireOptions
 from ringmq_wire.streaming import CallStream
-from ringmq_wire.transport import Accept, CallHandler, WireCall, WireProtocol
+from ringmq_wire.transport import Accept, WireCall, WireProtocol
 from ringmq_wire.unfinished import UnfinishedBytes
 from ringmq_wire.unread import UnreadBytes
 
@@ -144,7 +145,7 @@ class WireServer:
         if route is None:
             raise RpcError(RpcStatus(Code.UNIMPLEMENTED, f"there is no method {call.path}"))
         handler = route(call)
-        if isinstance(handler, _Served):
+        if isinstance(handler, _Served) and handler.task is not None:
             # The loop itself holds no task that waits.
             self._serving.add(handler.task)
             handler.task.add_done_callback(self._serving.discard)
@@ -172,20 +173,25 @@ def streaming(function: StreamFunction) -> Accept:
     return accept
 
 
-_NOBODY = CallHandler()
-
-
 class _Served(CallStream):
     """A call that a task of ours answers."""
 
     def __init__(self, call: WireCall, function: StreamFunction) -> None:
         super().__init__()
         self.bind(call)
-        self.task = asyncio.create_task(self._serve(function), name=f"serve {call.path}")
+        self.task: asyncio.Task[None] | None = asyncio.create_task(
+            self._serve(function), name=f"serve {call.path}"
+        )
+        self.task.add_done_callback(self._served)
 
     def ended(self, status: RpcStatus) -> None:
         super().ended(status)
-        self.task.cancel()
+        if self.task is not None:
+            self.task.cancel()
+
+    def _served(self, _: asyncio.Task[None]) -> None:
+        # A task that was cancelled keeps the error, whose frames refer to this call.
+        self.task = None
 
     async def _serve(self, function: StreamFunction) -> None:
         try:
@@ -200,7 +206,3 @@ class _Served(CallStream):
             self.call.finish(RpcStatus(Code.UNKNOWN, f"the server has failed: {error!r}"))
         else:
             self.call.finish(OK)
-        finally:
-            # Nobody listens any more. Task, stream and call would be a cycle, which stays in memory
-            # for good if a node has frozen its objects meanwhile.
-            self.call.handler = _NOBODY

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from ringmq_wire.codes import Code, Metadata, RpcStatus
 from ringmq_wire.errors import RpcError
-from ringmq_wire.transport import CallHandler, WireCall
+from ringmq_wire.handler import CallHandler
+from ringmq_wire.transport import WireCall
 
 
 class CallStream(CallHandler):

@@ -31,6 +31,7 @@ from ringmq_wire.events import (
     ConnectionReady,
     WireEvent,
 )
+from ringmq_wire.handler import ENDED, NOBODY, CallHandler
 from ringmq_wire.heads import RequestHead
 from ringmq_wire.inbound import SharedBudgets
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
@@ -43,32 +44,14 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
 
 
-class CallHandler:
-    """The application's side of one call. The methods here do nothing."""
-
-    def began(self, metadata: Metadata) -> None:
-        """The answer has begun (client)."""
-
-    def received(self, messages: list[bytes]) -> None:
-        """Messages, in order. When this returns they count as consumed, unless the call's
-        `credit_by_hand` is set."""
-
-    def half_closed(self) -> None:
-        """The client sends no more (server)."""
-
-    def ended(self, status: RpcStatus) -> None:
-        """The last callback: not called if this side has ended the call itself."""
-
-    def pause_sending(self) -> None:
-        """`send_bytes_high` bytes wait; beyond `send_bytes_max`, `send` raises."""
-
-    def resume_sending(self) -> None:
-        """Less than half of that waits."""
-
-
 class WireCall:
     """A call, as the application uses it, on either side. After its end all of this is no-op or
-    raises `CallClosedError`."""
+    raises `CallClosedError`.
+
+    While it goes on, call, stream and handler refer to each other, and the call to its connection.
+    Whoever ends it cuts that (`let_go`): in a cycle they would be left to the garbage collector,
+    which a node keeps away from all that has lived for a while.
+    """
 
     __slots__ = ("_link", "credit_by_hand", "deadline", "handler", "head", "stream")
 
@@ -167,12 +150,20 @@ class WireCall:
     def finish(self, status: RpcStatus) -> None:
         """Ends the answer behind the messages that wait (server)."""
         self._link.core.calls.finish(self.stream, status)
+        self.let_go()
         self._link.flush_soon()
 
     def cancel(self) -> None:
         """Ends the call at once; messages that wait aren't sent."""
         self._link.core.calls.cancel(self.stream, self._link.now())
+        self.let_go()
         self._link.flush_soon()
+
+    def let_go(self) -> None:
+        """The call has ended, and its handler was told, or knows. Events of this turn may still
+        name the stream."""
+        self.stream.owner = ENDED
+        self.handler = NOBODY
 
     def consumed(self, size_bytes: int) -> None:
         """With `credit_by_hand`: the application is done with so many bytes of messages, each
@@ -330,6 +321,8 @@ class WireProtocol(asyncio.Protocol):
         events = core.receive(data, self.now())
         if events:
             self._handle(events)
+            # The core has this list until the next input, which an idle peer doesn't send.
+            events.clear()
         if core.has_more and transport is not None and not transport.is_closing():
             # The rest has its turn behind the tasks that these calls have begun.
             transport.pause_reading()
@@ -359,6 +352,8 @@ class WireProtocol(asyncio.Protocol):
         if self.tcp is not None:
             self.tcp.close()
         self._transport = self.tcp = None
+        # Its calls refer to this connection.
+        self.held.clear()
         if not self.lost.done():
             self.lost.set_result(None)
 
@@ -423,7 +418,9 @@ class WireProtocol(asyncio.Protocol):
                 case CallHalfClosed(stream):
                     self._guard(stream.owner, stream.owner.handler.half_closed)
                 case CallEnded(stream, status):
-                    self._guard(stream.owner, stream.owner.handler.ended, status)
+                    call = stream.owner
+                    self._guard(call, call.handler.ended, status)
+                    call.let_go()
                     self._tell_change()
                 case ConnectionReady():
                     self.ready = True
@@ -438,13 +435,16 @@ class WireProtocol(asyncio.Protocol):
 
     def _open(self, stream: WireStream, head: RequestHead) -> None:
         assert self._accept is not None
-        stream.owner = call = WireCall(self, stream, CallHandler(), head)
+        stream.owner = call = WireCall(self, stream, NOBODY, head)
         if stream.deadline is not None:
             self._set_timer()
         try:
-            call.handler = self._accept(call)
+            handler = self._accept(call)
         except Exception as error:
             self._failed(call, error)
+        else:
+            if stream.owner is call:  # It wasn't ended at once.
+                call.handler = handler
 
     def _guard(self, call: WireCall, callback: Callable[..., None], *args: Any) -> None:
         try:
