@@ -1,6 +1,7 @@
-"""An operator lets the ring go on with a loss, when those that had everything are gone for good.
+"""An operator lets the ring go on with a loss, when those that had everything are gone for good, or
+seem to be.
 
-Three nodes and `min_insync` 2, as scenarios by hand.
+Most of them three nodes and `min_insync` 2, as scenarios by hand.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
 from faults.vocabulary import (
     AcceptLoss,
+    Block,
     Crash,
     DiskLost,
     DiskRestored,
@@ -17,13 +20,19 @@ from faults.vocabulary import (
     RegistryCut,
     SlowDisk,
 )
+from ringsim import mutations
 from ringsim.queues.world import QueueWorld
+from ringsim.simulator.application import BrokenInvariantError
 from ringsim.simulator.course import Course
+from ringsim.simulator.coverage import OVERRULED_CONFIRMS
+from ringsim.simulator.network import RING_TIMEOUT_S
+from ringsim.simulator.overruled import Overruled
 from ringsim.simulator.runs import play, run_scenario
 from ringsim.simulator.scenarios import Latencies, Publish, Scenario
 from ringsim.simulator.world import World
 
 from ringmq_gm.core.events import LossOutcome, Role
+from ringmq_gm.core.member import RingMember
 
 DELAYS = range(8)
 
@@ -52,6 +61,14 @@ UNCONFIRMED_LEFT_BEHIND = (
     DiskLost(2.6, "b", 5.2),
     DiskLost(2.6, "c", 9.4),
     AcceptLoss(9.97, "a"),
+)
+# c was put out. a and b confirm on, lose the registry and their leases, and nobody reaches them.
+SEEN_AGAIN_AT = 12.0
+ALL_CUT_OFF = (
+    Block(0.5, ("c",), ("a", "b"), True, SEEN_AGAIN_AT - 0.5),
+    RegistryCut(1.5, "a", 20.0),
+    RegistryCut(1.5, "b", 20.0),
+    AcceptLoss(5.0, "c"),
 )
 QUICK = Latencies()
 SLOW_FETCH = Latencies(fetch_s=8.0)
@@ -208,3 +225,105 @@ def test_a_body_that_is_missing_may_be_of_a_message_that_was_not_confirmed() -> 
         play(world)
         unconfirmed += world.oracle.unconfirmed_without_bodies
     assert unconfirmed
+
+
+def overruled_alive(min_insync: int) -> Scenario:
+    """Ops are given all the time to every member that takes them."""
+    publishes = tuple(Publish(0.3 + 0.1 * at, 1, False) for at in range(150))
+    if min_insync == 2:
+        return Scenario(("a", "b", "c"), 3, 2, publishes, ALL_CUT_OFF)
+    # Two nodes: the master alone is cut off (seed 983543).
+    faults = (
+        Block(0.5, ("b",), ("a",), True, SEEN_AGAIN_AT - 0.5),
+        RegistryCut(1.5, "a", 20.0),
+        AcceptLoss(5.0, "b"),
+    )
+    return Scenario(("a", "b"), 2, 1, publishes, faults)
+
+
+def begun(played: Scenario, seed: int) -> tuple[World, Course]:
+    world = World(played, random.Random(seed))
+    course = Course(world)
+    course.begin()
+    return world, course
+
+
+@pytest.mark.parametrize("min_insync", [1, 2])
+def test_an_overruled_master_that_is_cut_off_confirms_until_a_link_is_up(min_insync: int) -> None:
+    """Nothing tells it from one whose registry is away (0240; seed 983543)."""
+    played = overruled_alive(min_insync)
+    decided = 0
+    for seed in DELAYS:
+        world, course = begun(played, seed)
+        course.run_until(SEEN_AGAIN_AT - 0.1)
+        if world.losses_ended != [LossOutcome.DONE]:
+            continue  # Whoever was to be named has put the others out.
+        decided += 1
+        reached = world.coverage.counts
+        (loss,) = world.registry.view.losses
+        (old,) = (
+            machine.member
+            for machine in world.machines.values()
+            if machine.member is not None
+            and machine.member.role is Role.MASTER
+            and machine.me in loss.overruled
+        )
+        before = reached[OVERRULED_CONFIRMS]
+        assert before > 20
+        # The registry is still away. The link tells it, before a ring time-out is over.
+        course.run_until(SEEN_AGAIN_AT + 2 * RING_TIMEOUT_S)
+        assert old.role is not Role.MASTER
+        after = reached[OVERRULED_CONFIRMS]
+        course.run_until(SEEN_AGAIN_AT + 4.0)
+        assert reached[OVERRULED_CONFIRMS] == after
+        assert run_scenario(played, seed) is None
+    assert decided > 2
+
+
+def judge_after_a_loss(seed: int) -> tuple[World, Course]:
+    world, course = begun(overruled_alive(min_insync=2), seed)
+    course.run_until(8.0)
+    assert world.losses_ended == [LossOutcome.DONE]
+    return world, course
+
+
+def test_only_the_overruled_are_excused() -> None:
+    """Who confirms by a mistake after a loss is found out as before it."""
+    world, _ = judge_after_a_loss(0)
+    (loss,) = world.registry.view.losses
+    master = world.machines[loss.overruled[0].node]
+    member = master.member
+    assert member is not None
+    view, log = member.view, master.app.log
+    assert view is not None
+    assert view.master == member.me
+    overruled = Overruled(world.machines, world.coverage.counts)
+    overruled.decided(loss, log[: loss.log_number])
+    beyond = loss.log_number + 1
+    assert overruled.excuses(member.me, view, beyond, log[beyond - 1])
+    # Another member, a later view, an op that the named log has.
+    assert not overruled.excuses(loss.member, view, beyond, log[beyond - 1])
+    assert not overruled.excuses(member.me, world.registry.view, beyond, log[beyond - 1])
+    assert not overruled.excuses(member.me, view, loss.log_number, log[loss.log_number - 1])
+    # It has to be on the disks of its own view, and to be set aside when one of these joins.
+    assert overruled.confirmed(view, beyond, log[beyond - 1])
+    assert not overruled.confirmed(view, beyond, log[beyond - 1])
+    with pytest.raises(BrokenInvariantError, match="without op"):
+        overruled.confirmed(view, len(log) + 1, (view.epoch, b"never written"))
+    overruled.cut(world.registry.view, log)
+    with pytest.raises(BrokenInvariantError, match="isn't set aside"):
+        overruled.cut(replace(world.registry.view, losses=()), log)
+
+
+@pytest.mark.parametrize(
+    ("mutation", "reason"),
+    [
+        (mutations.LeavesTheOverruledAlone, "is overruled, and isn't told so"),
+        (mutations.ForgetsTheDecision, "isn't set aside"),
+    ],
+)
+def test_a_ring_that_does_not_care_for_the_overruled_is_found_out(
+    mutation: type[RingMember], reason: str
+) -> None:
+    found = [run_scenario(overruled_alive(2), seed, mutation) for seed in DELAYS]
+    assert any(failure is not None and reason in failure.reason for failure in found), found

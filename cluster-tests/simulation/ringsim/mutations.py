@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from ringmq_gm.core.cache import CachedOp
 from ringmq_gm.core.chance import Chance
@@ -242,8 +242,19 @@ class TellsNoViews(RingMember):
         return [effect for effect in super().step(event, now=now) if not _tells_view(effect)]
 
 
-def _tells_view(effect: Effect) -> bool:
+def _tells_view(effect: Effect) -> TypeGuard[Send]:
     return isinstance(effect, Send) and isinstance(effect.frame, ViewTold)
+
+
+class LeavesTheOverruledAlone(RingMember):
+    """Leaves it to the registry to tell the overruled lives of an accepted loss."""
+
+    def step(self, event: Event, *, now: float) -> list[Effect]:
+        effects = super().step(event, now=now)
+        if self.view is None or not self.view.losses:
+            return effects
+        overruled = {life.node for life in self.view.overruled}
+        return [e for e in effects if not (_tells_view(e) and e.node in overruled)]
 
 
 class _OtherChanger(RingMember):
@@ -254,6 +265,18 @@ class _OtherChanger(RingMember):
     def __init__(self, *arguments: Any, chance: Chance, **options: Any) -> None:
         super().__init__(*arguments, chance=chance, **options)
         self._changer = self.changer_class(self.me, self.ring, self._timing, chance)
+
+
+class _KeepsNoRecord(ViewChanger):
+    def _propose(self, proposal: View) -> list[Effect]:
+        kept = proposal if proposal.own_loss is not None else replace(proposal, losses=())
+        return super()._propose(kept)
+
+
+class ForgetsTheDecision(_OtherChanger):
+    """The views that follow an accepted loss have no record of it."""
+
+    changer_class = _KeepsNoRecord
 
 
 class BeginsFromADamagedLog(RingMember):

@@ -317,8 +317,16 @@ class Group:
         if view is None or ring.role is Role.OUTSIDE:
             self._links.set_peers(ring.name, frozenset())
         else:
-            nodes = frozenset(member_id.node for member_id in view.ids)
-            self._links.set_peers(ring.name, nodes - {self.me.node})
+            nodes = {member_id.node for member_id in view.ids}
+            # As long as they may not have heard of it: a link is all that tells them, if they can't
+            # reach the registry.
+            nodes.update(life.node for life in view.overruled if self._may_go_on(life))
+            self._links.set_peers(ring.name, frozenset(nodes - {self.me.node}))
+
+    def _may_go_on(self, life: MemberId) -> bool:
+        """Whether a life that was put out of a ring may still be there, for all that is known."""
+        is_forgotten = self._known is not None and life.node not in self._known
+        return not is_forgotten and self.known_incarnation(life.node) <= life.incarnation
 
     def ended(self, ring: Ring, failure: RingFailedError | None) -> None:
         # A ring that is closed twice may have been opened again in between.

@@ -11,21 +11,37 @@ from ringmq_gm.core.events import (
     Deliver,
     Effect,
     LeasesLearned,
+    LinkDown,
+    LinkUp,
     LossAccepted,
     LossEnded,
     LossOutcome,
     MembershipWanted,
+    Multicast,
+    Persisted,
     ProposalEnded,
     ProposalOutcome,
     Propose,
     Received,
+    Refusal,
     Role,
+    RoleChanged,
     Send,
     StartCatchUp,
     Tick,
     ViewLearned,
+    Watermarks,
 )
-from ringmq_gm.core.frames import Envelope, Frame, Hello, MarksFrame, OpFrame, Pong, Resume
+from ringmq_gm.core.frames import (
+    Envelope,
+    Frame,
+    Hello,
+    MarksFrame,
+    OpFrame,
+    Pong,
+    Resume,
+    ViewTold,
+)
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import LOSSES_MAX, AcceptedLoss, View
@@ -65,6 +81,47 @@ def test_the_named_member_begins_the_ring_when_nobody_has_answered() -> None:
     assert member.role is Role.MASTER
     assert (member.ops.end, member.ops.stable) == (LogEnd(1, 5), 5)
     member.check()
+
+
+def tellings(effects: list[Effect]) -> list[str]:
+    return [e.node for e in effects if isinstance(e, Send) and isinstance(e.frame, ViewTold)]
+
+
+def test_the_overruled_are_told_at_once_and_with_each_new_link() -> None:
+    """They may be alive, without a lease, and no frame of the new ring is meant for them."""
+    member = left_over()
+    decide(member)
+    member.step(Tick(), now=2 * LATER)
+    effects = member.step(ProposalEnded(BEGUN, ProposalOutcome.WON), now=2 * LATER)
+    assert tellings(effects) == ["a", "b"]
+    assert Send("a", ViewTold("q", 3, BEGUN)) in member.step(LinkUp(A), now=2 * LATER)
+    # A later life has read the registry, and the one before is over. A member is told by the
+    # handshakes.
+    assert tellings(member.step(LinkUp(A2), now=2 * LATER)) == []
+    joined = BEGUN.with_joiner(B, ())
+    assert joined is not None
+    assert tellings(member.step(ViewLearned(joined), now=2 * LATER)) == []
+    assert tellings(member.step(LinkUp(B), now=2 * LATER)) == []
+
+
+def test_those_that_join_after_a_loss_tell_the_overruled_as_well() -> None:
+    member = member_of(B2)
+    member.step(ViewLearned(dataclasses.replace(view(5, C2, B2), losses=(LOSS,))), now=0)
+    assert tellings(member.step(LinkUp(A), now=0)) == ["a"]
+
+
+def test_an_overruled_master_that_confirms_alone_stops_when_it_is_told() -> None:
+    member = member_of(A)
+    member.step(ViewLearned(view(1, A, B)), now=0)
+    member.step(ViewLearned(view(2, A, min_insync=1)), now=0)
+    member.step(LeasesLearned(frozenset()), now=0)
+    member.step(LinkDown("c"), now=0)
+    assert isinstance(member.step(Multicast(b"x", urgent=False), now=LATER)[-1], Watermarks)
+    assert member.step(Persisted(1), now=LATER) == [Watermarks(1, 1)]
+    told = ViewTold("q", 3, BEGUN)
+    effects = member.step(Received(Envelope(C2, told)), now=LATER)
+    assert RoleChanged(Role.OUTSIDE, BEGUN) in effects
+    assert member.refusal() is Refusal.NOT_MASTER
 
 
 def test_it_begins_at_once_when_all_candidates_say_that_their_logs_are_gone() -> None:

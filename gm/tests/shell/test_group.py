@@ -19,6 +19,8 @@ from waiting import leeway, until
 from ringmq_gm import (
     FullError,
     GroupOptions,
+    LossAccepted,
+    MemberId,
     NotMasterError,
     PromotionError,
     RingClosedError,
@@ -31,6 +33,7 @@ from ringmq_gm import (
     first_view,
     ring_key,
 )
+from ringmq_gm.core.views import AcceptedLoss
 from ringmq_gm.nodes import NODES
 from ringmq_gm.registry.base import (
     Change,
@@ -515,6 +518,77 @@ def test_a_master_without_a_lease_is_found_by_the_nodes_that_are_linked_with_it(
             assert b.address_of(replace(a.me, incarnation=7)) is None
             rings["a"].multicast(b"x")
             await until(lambda: cluster.apps["r"]["a"].confirmed[1] == 1)
+
+    run(main())
+
+
+def test_an_overruled_master_that_is_cut_off_is_told_as_soon_as_a_link_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shares no view with the new master, and the link between them would have been idle."""
+    (tmp_path / "shared").mkdir()
+    ways = {node: tmp_path / node for node in "ab"}
+    for way in ways.values():
+        way.symlink_to(tmp_path / "shared")
+    paths = iter(ways.values())
+    monkeypatch.setattr(
+        "group_harness.SqliteRegistry", lambda _: SqliteRegistry(next(paths) / "registry.db")
+    )
+
+    async def main() -> None:
+        timing = replace(FAST.timing, restart_grace_s=0.3)
+        options = GroupOptions(link_idle_s=0.3, lease_ttl_s=0.5, ring_timeout_s=0.5, timing=timing)
+        async with proxied(tmp_path, "ab", options) as (cluster, proxies):
+            rings = await cluster.create_ring("r", "ab", min_insync=1)
+            apps = cluster.apps["r"]
+            rings["a"].multicast(b"both")
+            await until(lambda: apps["a"].confirmed[1] == 1)
+            await until(lambda: rings["b"].last_number == 1)
+            for proxy in proxies.values():
+                await proxy.refuse()
+            # Either may put the other out.
+            await until(lambda: all(len(synced(ring.view)) == 1 for ring in rings.values()))
+            (old,) = synced(rings["a"].view)
+            new = "b" if old == "a" else "a"
+            ways[old].unlink()
+            await until(lambda: old not in cluster.nodes[new].group.nodes())
+            await until(lambda: rings[new].role is Role.OUTSIDE)
+            await rings[new].accept_loss(LossAccepted(1, 1, 1, "operator", 0))
+            # No registry and no link says so, and a ring works while the registry is away.
+            rings[old].multicast(b"alone")
+            await until(lambda: apps[old].confirmed[1] == 2)
+            await asyncio.sleep(4 * options.link_idle_s)
+            for proxy in proxies.values():
+                await proxy.start()
+            await until(lambda: rings[old].role is Role.OUTSIDE)
+            with pytest.raises(NotMasterError):
+                rings[old].multicast(b"late")
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False], ids=["forgotten", "a later life"])
+def test_no_link_is_kept_to_an_overruled_life_that_is_over(
+    tmp_path: Path, is_forgotten: bool
+) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "b") as cluster:
+            ring = (await cluster.create_ring("r", "b", min_insync=1))["b"]
+            group, registry = cluster.nodes["b"].group, cluster.nodes["b"].registry
+            loss = AcceptedLoss(2, group.me, 0, 0, 0, (MemberId("a", 1),), "operator", 0)
+            assert ring.view is not None
+            view = ring.view.begun_with_loss(loss)
+            await registry.commit([], [Put(ring_key("r"), view.encode())])
+            await until(lambda: ring.view == view)
+            assert group._links._shared["a"] == 1
+            if is_forgotten:
+                group.know_nodes(frozenset({"b"}))
+            else:
+                group._links.saw(MemberId("a", 2))
+            following = replace(view, epoch=3)
+            await registry.commit([], [Put(ring_key("r"), following.encode())])
+            await until(lambda: ring.view == following)
+            assert group._links._shared["a"] == 0
 
     run(main())
 

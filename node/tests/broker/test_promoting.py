@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 from loops import run
 
-from ringmq_node.broker.promoting import Promoting
+from ringmq_gm import MemberId, View, first_view
+from ringmq_node.broker.promoting import Promoting, Standing
 from ringmq_node.model.policies import ForcedPromotion, Mirrors, Wanted
 from ringmq_node.model.reasons import BrokerError, Reason
 
@@ -37,3 +38,24 @@ def test_no_loss_is_accepted_where_a_policy_refuses_it(forced: ForcedPromotion) 
     else:
         run(work())
         assert asked == ["me"]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_an_operator_is_told_of_nodes_that_may_be_alive(answers: bool) -> None:
+    """Without a lease and a link, a master that runs can't be told from one that is dead."""
+    a, c = MemberId("a", 1), MemberId("c", 1)
+    view = first_view([a], min_insync=1)
+    found = [
+        Standing("a", "synchronised", str(a), is_up=answers),
+        Standing("c", "behind", str(c), is_up=True, log_epoch=1, last_number=7),
+    ]
+    promoting = Promoting(*(cast(Any, None) for _ in range(4)))
+
+    async def standings(queue: str, view: View) -> list[Standing]:
+        return found
+
+    promoting.standings = standings  # type: ignore[method-assign]
+    with pytest.raises(BrokerError, match="beyond op 7 of epoch 1 would be lost") as caught:
+        run(promoting._refuse("q", "c", view))
+    assert caught.value.reason is Reason.MESSAGES_MAY_BE_LOST
+    assert ("No answer from a: a node that still runs" in str(caught.value)) is not answers

@@ -9,6 +9,7 @@ from ringsim.simulator.application import BrokenInvariantError, LogEntry
 from ringsim.simulator.coverage import CACHE_FULL
 from ringsim.simulator.liveness import LOOK_S, Liveness
 from ringsim.simulator.nemesis import Nemesis
+from ringsim.simulator.overruled import Hearing
 from ringsim.simulator.scenarios import Publish
 from ringsim.simulator.world import World
 
@@ -30,6 +31,7 @@ class Course:
         # False if the ring can never be whole again.
         self._settled = True
         self._liveness = Liveness(world, self._publish_anything)
+        self._hearing = Hearing(world)
 
     def play(self) -> None:
         """The whole scenario. Raises `BrokenInvariantError`, or whatever a member raises."""
@@ -43,6 +45,7 @@ class Course:
 
     def _look(self) -> None:
         self._liveness.look()
+        self._hearing.look()
         self._count_confirms()
 
     def _count_confirms(self) -> None:

@@ -128,7 +128,8 @@ def danger(rng: random.Random, nodes: Nodes, min_insync: int) -> list[Fault]:
 
 def given_up(rng: random.Random, nodes: Nodes) -> list[Fault]:
     """What one node has is all that is left, and an operator lets the ring go on with it."""
-    return rng.choice((_left_behind, *(_named_while_it_fetches,) * 2))(rng, nodes)
+    shapes = (_left_behind, *(_named_while_it_fetches,) * 2, *(_overruled_alive,) * 2)
+    return rng.choice(shapes)(rng, nodes)
 
 
 def _named_while_it_fetches(rng: random.Random, nodes: Nodes) -> list[Fault]:
@@ -154,6 +155,24 @@ def _left_behind(rng: random.Random, nodes: Nodes) -> list[Fault]:
     lost = (DiskLost(lost_at, name, rng.choice((0.5, 15.0)) * rng.random()) for name in others)
     away = Crash(at, left, rng.uniform(1.0, decided_at - at))
     return [away, *lost, AcceptLoss(decided_at, left)]
+
+
+def _overruled_alive(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """One node is cut from the others. These confirm on, lose the registry past their leases, and
+    an operator names the first one. The cuts end in any order, and one of the overruled may die."""
+    named, *others = rng.sample(nodes, len(nodes))
+    at = rng.uniform(0.3, 1.0)
+    lapses_at = at + rng.uniform(1.0, 1.5)
+    decided_at = lapses_at + rng.uniform(1.5, 2.5)
+    # The probes of the named one wait for two seconds.
+    ends_at = decided_at + 2.5
+    for_s = ends_at - lapses_at + rng.uniform(0.0, 8.0)
+    cuts = (RegistryCut(lapses_at, name, for_s * rng.uniform(0.9, 1.0)) for name in others)
+    faults: list[Fault] = [*cuts, AcceptLoss(decided_at, named)]
+    if rng.random() < 0.3:
+        faults.append(Crash(ends_at + rng.uniform(0.0, 3.0), rng.choice(others), rng.random()))
+    seen_again_at = ends_at + rng.uniform(0.0, 4.0)
+    return [*faults, Block(at, (named,), tuple(others), True, seen_again_at - at)]
 
 
 def put_back(rng: random.Random, nodes: Nodes) -> list[Fault]:

@@ -136,6 +136,11 @@ class Network:
         """Whether nothing that one of them sends comes to the other, in some direction."""
         return self._links[one, two].is_blocked
 
+    @property
+    def extra_delay_s(self) -> float:
+        """How much longer than usual a frame takes at most."""
+        return max((link.extra_delay_s for link in self._links.values()), default=0.0)
+
     def cuts(self) -> list[str]:
         """The pairs that can't see each other."""
         return [

@@ -13,7 +13,8 @@ lost: a ring is begun again only from a whole log, or not at all. One node in a 
 cut without anybody noticing. With `min_insync` of 2 or more nothing is lost even then, as long as
 one more candidate has its log (`_may_have_lost`).
 
-A loss that an operator has accepted is one of what the log lacks that he has named, and no more.
+A loss that an operator has accepted is one of what the log lacks that he has named, and no more:
+confirmed before, or by a master that he has overruled, until that one hears of it (`overruled`).
 
 Urgent ops are confirmed when received. They may be lost with the memory of all synchronised
 members, that is, by a view that begins the ring again from disks.
@@ -21,6 +22,7 @@ members, that is, by a view that begins the ring again from disks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from ringmq_gm.core.events import Role, Watermarks
@@ -29,13 +31,17 @@ from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import MemberId, View
 from ringsim.simulator.application import BrokenInvariantError, LogEntry, VirtualDisk
 from ringsim.simulator.machines import Machine, Machines
+from ringsim.simulator.overruled import Overruled
 
 
 class Oracle:
     """Told of every step, delivery, confirm and view; raises `BrokenInvariantError`."""
 
-    def __init__(self, machines: Machines, first: View) -> None:
+    def __init__(
+        self, machines: Machines, first: View, *, reached: Counter[str] | None = None
+    ) -> None:
         self._machines = machines
+        self._overruled = Overruled(machines, Counter() if reached is None else reached)
         self._view = first
         # The confirmed ops by number, as persisted and as received; and the epoch of the first
         # confirm of each.
@@ -95,6 +101,9 @@ class Oracle:
             compared.log, compared.persisted, compared.received = log, 0, 0
         for number in range(compared.persisted + 1, marks.persisted + 1):
             entry = log[number - 1]
+            if self._overruled.excuses(member.me, view, number, entry):
+                self.lost += self._overruled.confirmed(view, number, entry)
+                continue
             if number not in self.persisted:
                 self.persisted[number] = entry
                 self.confirms += 1
@@ -103,7 +112,7 @@ class Oracle:
                 self.on_confirmed(entry)
             if self.persisted[number] != entry:
                 raise BrokenInvariantError(f"op {number} confirmed twice")
-            compared.persisted = number
+        compared.persisted = max(compared.persisted, marks.persisted)
         # A master that doesn't know yet that the ring has been begun again promises received
         # ops that are gone. Persisted ones it must not promise so.
         received = marks.received if view.epoch >= self._restart_epoch else 0
@@ -129,8 +138,11 @@ class Oracle:
                 _require(recorded == end, f"the record says {recorded}, the log ends at {end}")
                 # The operator takes it for whole, though its machine may not have heard yet.
                 self._machines[new.master.node].disk.whole = True
+                self._overruled.decided(loss, log)
             if loss is not None or self._may_have_lost(old):
-                self._forget_lost(self.persisted, log)
+                lost = self._forget_lost(self.persisted, log)
+                for number, entry in lost if loss is not None else ():
+                    self._overruled.lost(number, entry)
             if loss is not None:
                 self._forget_bodies(self._machines[new.master.node].disk)
             for member_id in new.synced:
@@ -155,14 +167,21 @@ class Oracle:
         disks = [self._machines[member_id.node].disk for member_id in old.candidates]
         return any(d.is_cut_unseen for d in disks) and not any(d.is_intact for d in disks)
 
-    def _forget_lost(self, confirmed: dict[int, LogEntry], log: list[LogEntry]) -> None:
-        """The ring begins again with this log: ops that aren't in it are lost."""
+    def _forget_lost(
+        self, confirmed: dict[int, LogEntry], log: list[LogEntry]
+    ) -> list[tuple[int, LogEntry]]:
+        """The ring begins again with this log: ops that aren't in it are lost. Returns these."""
         self._compared.log = None
-        for number, entry in list(confirmed.items()):
-            if number > len(log) or log[number - 1] != entry:
-                del confirmed[number]
-                self.lost += 1
-                self._confirmed_in.pop(number, None)
+        lost = [
+            (number, entry)
+            for number, entry in confirmed.items()
+            if number > len(log) or log[number - 1] != entry
+        ]
+        for number, _ in lost:
+            del confirmed[number]
+            self._confirmed_in.pop(number, None)
+        self.lost += len(lost)
+        return lost
 
     def _forget_bodies(self, disk: VirtualDisk) -> None:
         """The ring goes on with this one, which may lack bodies of ops that it has.
@@ -199,6 +218,9 @@ class Oracle:
     def catch_up_started(self, machine: Machine) -> None:
         me = machine.me
         _require(me not in self._view.synced, f"{me} is synchronised, and cuts its log")
+        assert machine.member is not None
+        assert machine.member.view is not None
+        self._overruled.cut(machine.member.view, self._log_of(me))
 
     def stepped(self, machine: Machine) -> None:
         """After each step of a member.

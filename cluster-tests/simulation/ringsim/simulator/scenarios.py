@@ -91,7 +91,7 @@ DANGER = 0.18
 # In how many of the runs the registry is put back to a copy.
 PUT_BACK = 0.04
 # In how many of the runs an operator accepts that what most nodes had is lost.
-GIVEN_UP = 0.04
+GIVEN_UP = 0.06
 # In how many of the runs the nodes have several rings.
 RINGS = 0.08
 

@@ -87,7 +87,7 @@ class World:
         self.network = self._new_network()
         ids = [machine.me for machine in self.machines.values()]
         first = first_view(ids[: scenario.first_count], scenario.min_insync)
-        self.oracle = Oracle(self.machines, first)
+        self.oracle = Oracle(self.machines, first, reached=self.coverage.counts)
         self.registry = VirtualRegistry(
             *parts,
             self.give,

@@ -130,6 +130,7 @@ class ViewChanger:
     def view_entered(self, view: View | None) -> list[Effect]:
         """A change under way is overtaken. None: the ring is deleted."""
         ended = self.loss_ended(losses.outcome_in(view, self._me))
+        ended += losses.told(self._ring, view, self._me, self.lives)
         # Proposals of the epoch before can't take effect any more: each was a compare-and-set on
         # that epoch.
         self._stage = IDLE

@@ -16,15 +16,22 @@ view says 26.
 
 If the registry didn't answer, a joiner asks to be put out of the view: whatever the next epoch is,
 it is the answer.
+
+The overruled members have lost their leases, and don't answer. Whether they have died nobody can
+tell: cut from the registry and from this member, they confirm on in their own epoch, as every ring
+does while the registry is away. So they are told the new view as soon as a link lets it through
+(`told`, and with each link that comes up).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ringmq_gm.core.events import LossAccepted, LossOutcome
+from ringmq_gm.core.events import Effect, LossAccepted, LossOutcome
 from ringmq_gm.core.held_ops import LogEnd
+from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.stages import Log
+from ringmq_gm.core.telling import told_to_overruled
 from ringmq_gm.core.views import AcceptedLoss, MemberId, View
 
 
@@ -64,3 +71,11 @@ def outcome_in(view: View | None, me: MemberId) -> LossOutcome:
     loss = view.own_loss
     is_mine = loss is not None and loss.member == me
     return LossOutcome.DONE if is_mine else LossOutcome.RING_CHANGED
+
+
+def told(ring: str, view: View | None, me: MemberId, lives: Lives) -> list[Effect]:
+    """`me` enters a view, and tells the lives that were overruled in it or before, unless they are
+    over. The link to them may have been up all the time: then no new one gives the occasion."""
+    if view is None or not view.losses or me not in view.ids:
+        return []
+    return told_to_overruled(ring, view, (m for m in view.overruled if not lives.is_over(m)))

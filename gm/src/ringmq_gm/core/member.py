@@ -92,7 +92,7 @@ from ringmq_gm.core.master import Master
 from ringmq_gm.core.mirror import Mirror
 from ringmq_gm.core.phases import DELETED, OUTSIDE, Outside, Phase
 from ringmq_gm.core.stages import Log
-from ringmq_gm.core.telling import EarlyHello, told_if_older
+from ringmq_gm.core.telling import EarlyHello, told_if_older, told_to_overruled
 from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, View
 
@@ -444,7 +444,7 @@ class RingMember:
         effects = self._changer.link_up(life, self.view)
         if not isinstance(self._phase, Outside):
             effects += self._phase.link_up(life.node)
-        return effects
+        return effects + told_to_overruled(self.ring, self.view, (life,))
 
     def _peer_stalled(self, node: str) -> list[Effect]:
         """A slow downstream neighbour is put out of the ring, but never below `min_insync`.

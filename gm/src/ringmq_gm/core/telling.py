@@ -23,9 +23,14 @@ Who tells whom:
 * Whoever gets a Hello of an epoch that it doesn't know asks the sender, besides the registry.
 * A mirror that nobody has greeted for `tell_s` tells its upstream neighbour (`Mirror.tick`). So a
   view comes up the ring to the master, and the handshakes come down.
+* The lives that an accepted loss overrules are told at once, and with each new link, by whoever
+  knows the view. They are the one case in which a master of an older view confirms by itself:
+  nobody of the ring that follows has to take its frames (docs/ring.md, "Beginning with a loss").
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from ringmq_gm.core.events import Effect, Send
 from ringmq_gm.core.frames import Hello, ViewTold
@@ -37,6 +42,15 @@ def told_if_older(ring: str, view: View | None, node: str, epoch: int) -> list[E
     if view is None or epoch >= view.epoch:
         return []
     return [Send(node, ViewTold(ring, view.epoch, view))]
+
+
+def told_to_overruled(ring: str, view: View | None, lives: Iterable[MemberId]) -> list[Effect]:
+    """Tells `view` to those of the lives that it has overruled: their ring may go on without
+    knowing, and has no reason to ask."""
+    if view is None or not view.losses:
+        return []
+    told = ViewTold(ring, view.epoch, view)
+    return [Send(life.node, told) for life in lives if life in view.overruled]
 
 
 class EarlyHello:

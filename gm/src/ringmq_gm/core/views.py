@@ -247,6 +247,13 @@ class View:
         newest = self.losses[-1] if self.losses else None
         return newest if newest is not None and newest.epoch == self.epoch else None
 
+    @property
+    def overruled(self) -> tuple[MemberId, ...]:
+        """The lives that accepted losses have put out of the ring, whether they have heard of that
+        or not. One that has joined again is a member like any other."""
+        lives = {life: None for loss in self.losses for life in loss.overruled}
+        return tuple(life for life in lives if life not in self.ids)
+
     def overrules(self, log_epoch: int, log_number: int) -> AcceptedLoss | BegunAgain | None:
         """When the ring was begun again without the end of the log that ends with this op; None if
         it never was. Such a log may hold confirmed ops that no member of the ring has."""

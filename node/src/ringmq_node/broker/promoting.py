@@ -236,6 +236,7 @@ class Promoting:
                 f"with {node!r}, whatever was confirmed beyond op {named.last_number} of epoch "
                 f"{named.log_epoch} would be lost{lacked}"
             )
+            outlook += _warning([each.node for each in candidates if not each.is_up])
         else:
             outlook = f"{node!r} does not answer, and can't be made master"
         raise BrokerError(
@@ -287,6 +288,16 @@ def _standing(view: View, node: str, life: MemberId | None, info: ReplicaInfo | 
         messages=info.messages,
         messages_missing=info.messages_missing,
         next_position=info.next_position,
+    )
+
+
+def _warning(unheard: list[str]) -> str:
+    """What a call with an `Acceptance` can't find out about nodes that had everything."""
+    if not unheard:
+        return ""
+    return (
+        f". No answer from {', '.join(unheard)}: a node that still runs, cut off, goes on "
+        "confirming until it hears of the new master, and that would be lost, too: stop it first"
     )
 
 

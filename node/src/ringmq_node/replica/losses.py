@@ -65,7 +65,8 @@ class AcceptedLosses:
             self.ended()
         logger.error(
             "queue %s: %s has accepted that confirmed messages may be lost: the ring goes on after "
-            "op %d of epoch %d, with position %d. It was begun again without %s",
+            "op %d of epoch %d, with position %d. It was begun again without %s: any of these that "
+            "still runs goes on confirming until it hears of this",
             replica.queue_name,
             operator,
             state.last_number,

@@ -27,7 +27,8 @@ REPLICA_COLUMNS = (
     "--accept-loss",
     is_flag=True,
     help="Go on with what NODE has, if no replica that has everything can come back. Whatever "
-    "else was confirmed is lost for good.",
+    "else was confirmed is lost: before, and by a master that still runs, cut off, until it hears "
+    "of this.",
 )
 @click.option(
     "--operator",
