@@ -7,7 +7,6 @@ are those of the shared vocabulary.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +14,15 @@ from pathlib import Path
 import docker
 import pytest
 from containers.compose import Compose, free_port, project
-from containers.container import wait_until
 from containers.hands import Hands, wait_healthy
 from faults.vocabulary import Crash, Promote, Restart
 from history.checker import Verdict, check
 from history.records import Drained, History, Record, View, merged, read
 from loops import run
 from nemesis.workload import Consuming, Publishing
+from waiting import until
+
+import ringmq
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -48,22 +49,22 @@ def up(compose: Compose) -> None:
 
 
 class Views:
-    """What a node tells of the ring, noted whenever it has changed."""
+    """The cluster's answers about the ring, all of them noted. A client on this machine asks: each
+    command in a container starts two programs."""
 
-    def __init__(self, compose: Compose, queue: str) -> None:
-        self._compose, self._queue = compose, queue
+    def __init__(self, client: ringmq.Client, queue: str) -> None:
+        self._client, self._queue = client, queue
         self.records: list[Record] = []
 
-    def look(self) -> View:
-        shown = self._compose.ringmq("node1", "queue", "show", self._queue)
-        members = shown["ring"]
+    async def look(self) -> View:
+        shown = await self._client.queue(self._queue)
         view = View(
             time.monotonic(),
             "",
-            shown["epoch"],
-            tuple(each["node"] for each in members),
-            tuple(each["node"] for each in members if each["synchronised"]),
-            shown["state"],
+            shown.epoch,
+            tuple(each.node for each in shown.ring),
+            tuple(each.node for each in shown.ring if each.synchronised),
+            shown.state.name.lower(),
         )
         self.records.append(view)
         return view
@@ -72,12 +73,20 @@ class Views:
         """Returns when all replicas are synchronised."""
         seen: list[View] = []
 
-        def is_whole() -> bool:
-            seen.append(self.look())
+        async def is_whole() -> bool:
+            seen.append(await self.look())
             return len(seen[-1].synchronised) == len(NODES)
 
-        await asyncio.to_thread(wait_until, is_whole, "a whole ring", deadline_s=60)
+        await until(is_whole, "a whole ring", within_s=60)
         return seen[-1]
+
+
+async def wait_empty(client: ringmq.Client, queue: str) -> None:
+    async def is_empty() -> bool:
+        shown = await client.queue(queue)
+        return not shown.messages_ready and not shown.messages_unacknowledged
+
+    await until(is_empty, "an empty queue", within_s=60)
 
 
 def judged(path: Path, *histories: list[Record]) -> Verdict:
@@ -93,30 +102,26 @@ def judged(path: Path, *histories: list[Record]) -> Verdict:
 async def crash_promote_restart(compose: Compose, seeds: list[str], path: Path) -> None:
     """A client publishes and one consumes, on the ports that Compose has published, while the
     master crashes, has its queue back, and each node is restarted by its operator."""
-    hands, views = Hands(compose, "q"), Views(compose, "q")
-    master = (await views.wait_whole()).ring[0]
-    async with (
-        Consuming(seeds, "q", safe_acks=True) as eager,
-        Publishing(seeds, "q", pause_s=0.05) as load,
-    ):
-        await load.confirms(100)
-        await hands.play(Crash(0.0, master, 0.0))
-        await load.confirms(100, within_s=40)
-        assert (await views.wait_whole()).ring[0] != master
-        await hands.play(Promote(0.0, master))
-        await load.confirms(100, within_s=40)
-        for node in NODES:
-            await hands.play(Restart(0.0, node, 0.0))
-            await views.wait_whole()
-        await load.confirms(100, within_s=40)
-    assert load.errors == []
-    async with Consuming(seeds, "q", safe_acks=True) as rest:
-
-        def is_empty() -> bool:
-            shown = compose.ringmq("node2", "queue", "show", "q")
-            return not shown["messages_ready"] and not shown["messages_unacknowledged"]
-
-        await asyncio.to_thread(wait_until, is_empty, "an empty queue", deadline_s=60)
+    async with ringmq.connect(seeds) as client:
+        hands, views = Hands(compose, "q"), Views(client, "q")
+        master = (await views.wait_whole()).ring[0]
+        async with (
+            Consuming(seeds, "q", safe_acks=True) as eager,
+            Publishing(seeds, "q", pause_s=0.05) as load,
+        ):
+            await load.confirms(100)
+            await hands.play(Crash(0.0, master, 0.0))
+            await load.confirms(100, within_s=40)
+            assert (await views.wait_whole()).ring[0] != master
+            await hands.play(Promote(0.0, master))
+            await load.confirms(100, within_s=40)
+            for node in NODES:
+                await hands.play(Restart(0.0, node, 0.0))
+                await views.wait_whole()
+            await load.confirms(100, within_s=40)
+        assert load.errors == []
+        async with Consuming(seeds, "q", safe_acks=True) as rest:
+            await wait_empty(client, "q")
     seen = (eager.delivered.records, rest.delivered.records)
     drained: list[Record] = [Drained(time.monotonic(), "")]
     verdict = judged(path, load.records, *seen, hands.records, views.records, drained)
@@ -125,6 +130,11 @@ async def crash_promote_restart(compose: Compose, seeds: list[str], path: Path) 
     assert verdict.acked > 0
     assert verdict.delivered >= verdict.confirmed >= 400
     assert verdict.views >= 5
+
+
+async def wait_whole(seeds: list[str], queue: str) -> None:
+    async with ringmq.connect(seeds) as client:
+        await Views(client, queue).wait_whole()
 
 
 def test_up_publish_crash_promote_restart_down_and_up_again(
@@ -145,7 +155,7 @@ def test_up_publish_crash_promote_restart_down_and_up_again(
     compose.run("down")
     assert [compose.run("ps", "--quiet")] == [""]
     up(compose)
-    run(Views(compose, "lines").wait_whole())
+    run(wait_whole(compose.seeds(NODES), "lines"))
     consumed = compose.run("exec", "-T", "node3", "ringmq", "consume", "lines")
     assert len(consumed.splitlines()) == MESSAGES
     compose.judge_logs()

@@ -33,6 +33,8 @@ RING_TIMEOUT_S = 2.0
 # Half of the default: a lease has to lapse in several scenarios, and each then waits half as long.
 LEASE_S = 3.0
 
+# Messages per second. With twice as many, seven containers wait for two processors.
+RATE = 10_000.0
 # From the fault to the first confirm of a new master: the ring's time-out with its jitter, the
 # view, and the client's reconnect, on a machine that does other things, too.
 FAILOVER_SECONDS_MAX = 10.0
@@ -68,7 +70,7 @@ def seeds_of(*nodes: str) -> str:
     return ",".join(f"{node}:7800" for node in nodes)
 
 
-def traffic_on(cluster: Cluster, *, rate: float = 20_000.0) -> Client:
+def traffic_on(cluster: Cluster, *, rate: float = RATE) -> Client:
     """Publishes and consumes until `finish`; `rate` in messages per second, if they get there."""
     return start_client(
         cluster,

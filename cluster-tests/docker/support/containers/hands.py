@@ -10,6 +10,7 @@ import asyncio
 import time
 
 from faults.vocabulary import Crash, Fault, Promote, Restart, nodes_of
+from healthcheck import why_not_serving
 from history.records import Nemesis, Record
 
 from containers.compose import Compose
@@ -17,6 +18,7 @@ from containers.container import wait_until
 
 RESTARTED_S_MAX = 60
 HEALTHY_S_MAX = 90
+PROBE_S_MAX = 2.0
 
 
 class Hands:
@@ -48,10 +50,10 @@ class Hands:
                     f"{node} was restarted",
                     deadline_s=RESTARTED_S_MAX,
                 )
-                wait_healthy(compose, node)
+                wait_serving(compose, node)
             case Restart(node=node):
                 compose.run("restart", node)
-                wait_healthy(compose, node)
+                wait_serving(compose, node)
             case Promote(target=target):
                 promoted = compose.ringmq(target, "promote", self._queue, target)
                 assert promoted["new_master"] == target
@@ -63,5 +65,16 @@ def wait_healthy(compose: Compose, service: str) -> None:
     wait_until(
         lambda: compose.health(service) == "healthy",
         f"a healthy {service}",
+        deadline_s=HEALTHY_S_MAX,
+    )
+
+
+def wait_serving(compose: Compose, node: str) -> None:
+    """Returns when the node says at its published port what its own probe asks: the engine sends
+    the first probe of each life ten seconds after its start."""
+    (address,) = compose.seeds([node])
+    wait_until(
+        lambda: why_not_serving(address, PROBE_S_MAX) is None,
+        f"{node} serves",
         deadline_s=HEALTHY_S_MAX,
     )
