@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow
 import pyarrow.parquet
+import pytest
 from live_node import LiveNode
 from pyspark import TaskContext
 
@@ -16,7 +17,6 @@ from ringmq_pipeline.cli import invoke
 from ringmq_pipeline.jobs.replay import ReplayJob, replay
 
 if TYPE_CHECKING:
-    import pytest
     from pyspark.sql import SparkSession
 
 ROWS = 300
@@ -24,6 +24,7 @@ ROWS = 300
 AT_A_TIME = "50"
 
 
+@pytest.mark.compute
 def test_a_replay_whose_tasks_fail_brings_each_row_once_and_in_order(
     spark: SparkSession, live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,7 @@ def test_rates_depths_and_times_are_those_of_the_samples(
     assert (rows["anew", 0]["published"], rows["anew", 0]["samples"]) == (10, 3)
 
 
+@pytest.mark.compute
 def test_the_verb_writes_rows_and_charts(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,6 +68,7 @@ def compare(spark: SparkSession, stores: dict[str, Path]) -> dict[str, set[tuple
     return found
 
 
+@pytest.mark.compute
 def test_exactly_what_differs_is_found(spark: SparkSession, tmp_path: Path) -> None:
     """A replica without 50 messages, one with 20 others, and one with a torn tail."""
     stores = {
@@ -127,6 +128,7 @@ def test_below_a_fork_a_loss_is_a_loss_or_uncertain(spark: SparkSession, tmp_pat
     }
 
 
+@pytest.mark.compute
 @pytest.mark.usefixtures("spark")
 def test_a_replica_that_is_not_there_is_found_and_a_torn_file_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -80,6 +80,7 @@ def agree(records: DataFrame, histories: Mapping[str, Sequence[Record]]) -> Coun
     return broken
 
 
+@pytest.mark.compute
 def test_spark_and_the_plain_checker_agree(spark: SparkSession, tmp_path: Path) -> None:
     histories: dict[str, list[Record]] = {f"wild {seed}": wild(seed) for seed in range(WILD)}
     histories |= {f"sound {seed}": sound(seed) for seed in range(SOUND)}
@@ -130,6 +131,7 @@ def test_findings_say_what_was_seen(spark: SparkSession, tmp_path: Path) -> None
     assert lost["what"] in check(flawed(1, Rule.LOST)).violations[0].examples
 
 
+@pytest.mark.compute
 def test_the_verb_prints_its_findings(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
