@@ -45,7 +45,7 @@ test: $(STAMP) check ## every check, and every test but those of `long`
 	@$(PYTEST) -m 'not compute' --ignore=cluster-tests/tidy $(ARGS)
 
 long: WORKERS = logical
-long: $(STAMP) ## what `test` takes a slice of: seeds, interleavings, power cuts; ten minutes of two processors
+long: $(STAMP) ## what `test` takes a slice of: seeds, interleavings, power cuts, Spark's jobs; ten minutes of two processors
 	@$(PYTEST) -m compute $(ARGS)
 	@$(MAKE) --no-print-directory seeds
 

@@ -3,11 +3,11 @@
 Most of the suite's time is waiting: for a lease to lapse, for a frozen node to be given up. So
 there are more workers than processors, and only one kind of tests has to be kept apart: those that
 start processes and rely on their time-outs. Too many clusters at once, and a node misses a
-heartbeat because it had no processor, not because the test took it away. A test marked `cluster`
-goes to one of `CLUSTER_LANES`, one marked `docker` to the only lane of the engine; a lane runs its
-tests one after the other. All other tests run at low priority, so that the nodes of a cluster get a
-processor whenever they ask for one. Tests marked `compute`, which keep a processor busy for many
-seconds, have a run of their own (`make long`).
+heartbeat because it had no processor, not because the test took it away. Of the workers,
+`WORKERS_MAX` of a kind run tests marked `cluster`, a module at a time, and one runs those marked
+`docker`: see `scheduling`. These are *lanes*. All other tests run at low priority, so that the
+nodes of a cluster get a processor whenever they ask for one. Tests marked `compute`, which keep a
+processor busy for many seconds, have a run of their own (`make long`).
 
 All the same, a machine that others share can stand still for longer than a lease. So a test in a
 lane that fails because something came *too late* has one more try, which the summary counts; one
@@ -21,17 +21,15 @@ from __future__ import annotations
 
 import os
 import resource
-from collections import Counter
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from scheduling import KindScheduling
+from xdist.remote import Producer
 
-# One after the other, the process tests take 300 s of processor time in 500 s. Two lanes of them
-# and the containers' lane use most of two processors, and leave the rest to the others. With a
-# third lane, nodes would wait for a processor, under time-outs that are meant for the faults.
-CLUSTER_LANES = 2
+# At once, of each kind: docs/decisions/0241. All lanes together want less than two processors.
+WORKERS_MAX = {"cluster": 3, "docker": 1}
 WORKERS_PER_PROCESSOR = 2
 NICENESS = 10
 # The errors of `waiting`, of `asyncio.timeout`, and of a container that is waited for.
@@ -58,7 +56,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if config.option.numprocesses == "logical":
         # `make quick`: its tests seldom wait, and each worker collects them once more.
         return processors + 1
-    return WORKERS_PER_PROCESSOR * processors
+    # One more than the lanes, at least: else no other test would begin before a lane ends.
+    return max(WORKERS_PER_PROCESSOR * processors, sum(WORKERS_MAX.values()) + 1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> KindScheduling | None:
+    if config.option.dist != "loadgroup":
+        return None
+    return KindScheduling(config, log, WORKERS_MAX)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,18 +76,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Gives each test its lane, and begins with the tests that take longest."""
-    modules = Counter(item.path for item in items if item.get_closest_marker("cluster"))
-    lanes = dict.fromkeys(range(CLUSTER_LANES), 0)
-    lane_of: dict[Path, int] = {}
-    # A module stays in one lane, because its tests may share a cluster.
-    for path, count in modules.most_common():
-        lane_of[path] = min(lanes, key=lanes.__getitem__)
-        lanes[lane_of[path]] += count
     for item in items:
         if item.get_closest_marker("docker"):
-            item.add_marker(pytest.mark.xdist_group("docker"))
+            item.add_marker(pytest.mark.xdist_group("docker:"))
         elif item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.xdist_group(f"cluster-{lane_of[item.path]}"))
+            # A module stays with one worker, because its tests may share a cluster.
+            item.add_marker(pytest.mark.xdist_group(f"cluster:{item.path.stem}"))
         if _is_in_a_lane(item):
             item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=TOO_LATE))
     # A lane that begins late ends late, when all other workers have nothing left to do.
@@ -97,10 +97,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    for turn, mark in enumerate(("docker", "cluster", "slow")):
+    # Spark's tests are a lane, too: see `pipeline/tests/conftest.py`.
+    turns = ("docker", "cluster", "xdist_group", "slow")
+    for turn, mark in enumerate(turns):
         if item.get_closest_marker(mark):
             return turn
-    return 3
+    return len(turns)
 
 
 def _is_in_a_lane(item: pytest.Item) -> bool:
