@@ -160,7 +160,9 @@ class _IncomingSession(CallHandler):
         if self._opening_timer is not None:
             self._opening_timer.cancel()
         if self._task is not None:
+            # It forgets itself, unless it hasn't begun: it keeps its error, which has this session.
             self._task.cancel()
+            self._task = None
         self._waiting.clear()
         self._parts.clear()
         if self._sender is not None:

@@ -114,7 +114,13 @@ class OutgoingLink:
             before_sleep=self._dial_failed,
         )
         while True:
-            session: _OutgoingSession = await retrying(self._dial)
+            try:
+                session: _OutgoingSession = await retrying(self._dial)
+            except asyncio.CancelledError as error:
+                # Its frames have tenacity's state, which has the error: a dial would stay in
+                # memory with its connection.
+                error.__traceback__ = None
+                raise
             self._session = session
             self._owner.link_opened(self.node)
             for frame in self._kept.values():
@@ -123,7 +129,9 @@ class OutgoingLink:
             try:
                 reason = await session.run()
             finally:
+                # Nor by its name here: the next one may be a long time coming.
                 self._session = None
+                del session
             log.info("link to %s: %s", self.node, reason)
             self._owner.link_broke(self.node)
 
@@ -229,7 +237,11 @@ class _OutgoingSession(CallHandler):
         assert self._call is not None
         assert self._answer is not None
         self._call.send((opening,))
-        return await self._answer
+        try:
+            return await self._answer
+        finally:
+            # A future that has failed has the error, and the error this frame.
+            self._answer = None
 
     def put(self, frame: Frame) -> None:
         if isinstance(frame, BODIES) and not self.outbox.has_bodies:

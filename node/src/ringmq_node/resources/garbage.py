@@ -14,7 +14,8 @@ The price: an object that is frozen and later becomes part of a cycle that nobod
 stays in memory. So a queue that is closed leaves no cycle behind: its objects go when the last
 reference to them does (`node/tests/broker/test_closed_queues.py`), and so do those of messages
 (`node/tests/broker/test_garbage_of_traffic.py`), and of calls and connections
-(`wire/tests/test_no_cycles.py`). Links and streams are in cycles, and some of them live for days.
+(`wire/tests/test_no_cycles.py`), and of links (`gm/tests/links/test_no_cycles.py`). Streams are in
+cycles, and some of them live for days.
 While little is frozen, all of it is thawed and looked at before the next freeze. Of a large node
 this would be one piece of work, up to a second long.
 """
