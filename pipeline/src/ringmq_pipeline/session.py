@@ -29,6 +29,8 @@ DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # With Arrow, functions in Python would need pandas; our own pass whole Arrow batches.
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",
+    # Workers have the source's modules when they are forked, instead of importing them each.
+    "spark.python.daemon.module": "ringmq_pipeline.worker_daemon",
     # What fails is raised; at `WARN`, each session says that it found no native Hadoop.
     "spark.log.level": "ERROR",
 }

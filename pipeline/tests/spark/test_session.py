@@ -8,6 +8,7 @@ from pyspark.sql.functions import udf
 
 from ringmq_node.resources.allocator import KEPT
 from ringmq_pipeline.session import ALLOCATOR, spark_session
+from ringmq_pipeline.worker_daemon import MODULES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,6 +19,14 @@ def test_workers_run_this_interpreter(spark: SparkSession) -> None:
     prefix = udf(lambda _: sys.prefix, "string")
     [row] = spark.range(1).select(prefix("id")).collect()
     assert row[0] == sys.prefix
+
+
+def test_workers_have_the_modules_of_the_source_when_they_begin(spark: SparkSession) -> None:
+    """To import them takes as much processor time as many thousands of messages."""
+    names = MODULES
+    has = udf(lambda _: " ".join(name for name in names if name in sys.modules), "string")
+    [row] = spark.range(1).select(has("id")).collect()
+    assert row[0] == " ".join(MODULES)
 
 
 def test_workers_keep_the_pages_of_their_buffers_as_nodes_do(spark: SparkSession) -> None:
