@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,6 +173,21 @@ def test_removing_twice_is_removing_once(removes: list[tuple[Range, ...]]) -> No
         twice.apply(twice.last_number + 1, Remove(ranges))
         assert twice.apply(twice.last_number + 1, Remove(ranges)) == []
         assert once.live == twice.live
+
+
+@pytest.mark.parametrize("ranges", [*permutations(((5, 6), (1, 2), (2, 3)))])
+def test_letters_go_by_positions_in_whatever_order_an_op_has_them(
+    ranges: tuple[Range, ...],
+) -> None:
+    """A dead-letter target has them in the order of the queue."""
+    state = ReplicatedState()
+    state.apply(1, Publish(0, Block.of([b"body"] * 8)))
+    state.apply(2, Doom(DeathReason.REJECTED, ranges))
+    assert state.doomed is not None
+    assert [(run.letter, run.first, run.last) for run in state.doomed.runs] == [
+        (1, 1, 3),
+        (4, 5, 6),
+    ]
 
 
 def test_digest_sees_every_part_of_the_state() -> None:

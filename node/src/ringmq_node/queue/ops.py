@@ -204,7 +204,9 @@ class NoteGone:
 @value
 class Doom:
     """These messages, if live, leave the queue as dead letters (`queue.doomed`). They are given
-    to no consumer from here on, and stay live until their dead-letter target has them."""
+    to no consumer from here on, and stay live until their dead-letter target has them.
+
+    The ranges may come in any order, and overlap: letters go by positions."""
 
     reason: DeathReason
     ranges: tuple[Range, ...]
