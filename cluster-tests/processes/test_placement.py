@@ -94,8 +94,14 @@ async def test_a_node_is_drained_and_revived(cluster: Cluster) -> None:
         drained = await ringmq_succeeded("node", "drain", node, "-s", seeds)
         assert drained == f"node {node}: drained\n"
         assert await cluster.master_of("q") != node
-        listed = await ringmq_succeeded("node", "list", "-s", seeds)
-        assert f"{node}\tdrained\t0\t3\t0" in listed
+
+        async def is_listed() -> bool:
+            # Not at once: each command asks a node of its own.
+            return f"{node}\tdrained\t0\t3\t0" in await ringmq_succeeded(
+                "node", "list", "-s", seeds
+            )
+
+        await until(is_listed, f"{node} is listed as drained")
         await client.operator.revive(node)
         moves = await client.operator.rebalance()
         assert [(move.new_master, move.error) for move in moves] == [(node, "")]
