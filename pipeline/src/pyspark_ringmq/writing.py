@@ -7,7 +7,8 @@ gives the task the same rows in the same order, as it does for files and for sor
 
 The producer is named by the option `producerId`, or drawn for each write, together with the task's
 number, and in a stream with the query's id and the batch's. A write that was given a `producerId`
-may be repeated as a whole.
+may be repeated as a whole. With the option `producerColumn`, a task is several producers, one after
+the other: each is named by the rows' values in that column, and numbers its own rows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow
@@ -61,7 +63,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         task = context.partitionId() if context else 0
-        return publish(self._options, producer_id(self._job, task), iterator)
+        return publish_task(self._options, self._job, task, iterator)
 
 
 class StreamingWriter(DataSourceStreamArrowWriter):
@@ -77,11 +79,47 @@ class StreamingWriter(DataSourceStreamArrowWriter):
         if query is None or batch is None:
             raise RuntimeError("Spark doesn't tell the sink ringmq which batch it writes")
         job = f"{self._options.producer_id}/{query}/{batch}"
-        return publish(self._options, producer_id(job, context.partitionId()), iterator)
+        return publish_task(self._options, job, context.partitionId(), iterator)
 
 
 def producer_id(job: str, task: int) -> bytes:
     return hashlib.sha256(f"{job}/{task}".encode()).digest()[:16]
+
+
+def publish_task(
+    options: SinkOptions, job: str, task: int, batches: Iterator[pyarrow.RecordBatch]
+) -> Published:
+    """The rows of one task, as one producer or as several. Raises `ValueError` for a producer whose
+    rows don't come together: numbered from the beginning again, they would be taken for repeats."""
+    if not options.producer_column:
+        return publish(options, producer_id(job, task), batches)
+    done = Published(0, 0)
+    names: set[str | None] = set()
+    parts = _by_producer(options.producer_column, batches)
+    for name, of_one in groupby(parts, key=itemgetter(0)):
+        if name in names or not name:
+            raise ValueError(f"the rows of producer {name!r} don't come together, or have no name")
+        names.add(name)
+        # The next one begins when these are confirmed: the order of rows is kept.
+        published = publish(options, producer_id(f"{job}/{name}", task), map(itemgetter(1), of_one))
+        done.messages += published.messages
+        done.bytes += published.bytes
+    return done
+
+
+def _by_producer(
+    column: str, batches: Iterator[pyarrow.RecordBatch]
+) -> Iterator[tuple[str | None, pyarrow.RecordBatch]]:
+    for batch in batches:
+        names = batch.column(column)
+        if len(names.unique()) == 1:
+            yield names[0].as_py(), batch
+            continue
+        first = 0
+        for name, rows in groupby(names.to_pylist()):
+            count = sum(1 for _ in rows)
+            yield name, batch.slice(first, count)
+            first += count
 
 
 def publish(

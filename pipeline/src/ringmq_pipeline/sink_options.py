@@ -21,6 +21,7 @@ KNOWN: Final = (
     "queue",
     "vhost",
     "producerId",
+    "producerColumn",
     "confirmWindow",
     "confirmWindowBytes",
     "maxRatePerTask",
@@ -43,6 +44,8 @@ class SinkOptions:
     vhost: str
     # Empty: each write is a producer of its own.
     producer_id: str
+    # Names the column of texts that divides a task's rows among producers; empty: a task is one.
+    producer_column: str
     # Messages and bytes on their way to be confirmed, of one task.
     window_messages: int
     window_bytes: int
@@ -58,12 +61,16 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     def number(name: str, default: int) -> int:
         return positive(name, given[name]) if name in given else default
 
+    def named(name: str) -> str:
+        return text(name, given[name]) if name in given else ""
+
     timeout, window = given.get("requestTimeout", "60s"), given.get("confirmWindowBytes", "16m")
     return SinkOptions(
         endpoints=endpoints(given),
-        queue=text("queue", given["queue"]) if "queue" in given else "",
+        queue=named("queue"),
         vhost=given.get("vhost", ""),
-        producer_id=text("producerId", given["producerId"]) if "producerId" in given else "",
+        producer_id=named("producerId"),
+        producer_column=named("producerColumn"),
         window_messages=number("confirmWindow", 10_000),
         window_bytes=size("confirmWindowBytes", window),
         max_rate_per_task=number("maxRatePerTask", 0),
@@ -75,5 +82,7 @@ def check_columns(options: SinkOptions, names: list[str]) -> None:
     """Raises `OptionError` if rows with these columns can't be published."""
     if "body" not in names:
         raise OptionError("body", f"a row to publish has a column `body`, not only {names}")
+    if options.producer_column and options.producer_column not in names:
+        raise OptionError("producerColumn", f"there is no such column among {names}")
     if not options.queue and "queue" not in names:
         raise OptionError("queue", "name the queue here, or in a column `queue`")

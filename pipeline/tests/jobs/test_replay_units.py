@@ -8,7 +8,14 @@ import pyarrow.parquet
 import pytest
 
 from ringmq_pipeline.errors import JobError
-from ringmq_pipeline.jobs.replay import ReplayJob, ReplayProgress, is_ordered, units_of
+from ringmq_pipeline.jobs.replay import (
+    ReplayJob,
+    ReplayProgress,
+    ReplayUnit,
+    is_ordered,
+    queries_of,
+    units_of,
+)
 from ringmq_pipeline.sinks.batches import WrittenFile
 
 ROOT = Path("/lake")
@@ -47,6 +54,25 @@ def test_a_units_key_is_of_its_files_alone() -> None:
     [two] = units_of(Path("/moved"), [WrittenFile(Path("/moved/b"), 1, 1, (5, 9))])
     [alone] = units_of(ROOT, [file("b", (5, 20))])
     assert alone.key == two.key != one.key
+
+
+def test_a_query_has_consecutive_units_with_the_same_columns(tmp_path: Path) -> None:
+    """Each query costs as much as many rows; what is in one is published again if it dies."""
+    kinds = {"a": "body", "b": "body", "c": "body", "d": "other", "e": "body", "f": "body"}
+    units = []
+    for name, column in kinds.items():
+        pyarrow.parquet.write_table(pyarrow.table({column: [b"x"]}), tmp_path / name)
+        units.append(ReplayUnit(name, (tmp_path / name,), 10, 100))
+
+    def keys(rows_max: int, bytes_max: int) -> list[str]:
+        found = queries_of(units, rows_max=rows_max, bytes_max=bytes_max)
+        return ["".join(unit.key for unit in query) for query in found]
+
+    assert keys(1000, 1000) == ["abc", "d", "ef"]
+    assert keys(20, 1000) == keys(1000, 200) == ["ab", "c", "d", "ef"]
+    # A unit that is larger alone is a query all the same.
+    assert keys(1, 1000) == keys(1000, 1) == [*"abcdef"]
+    assert queries_of([], rows_max=1, bytes_max=1) == []
 
 
 def test_progress_goes_on_behind_a_torn_line(tmp_path: Path) -> None:

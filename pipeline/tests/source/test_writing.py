@@ -13,7 +13,7 @@ import pytest
 from live_node import LiveNode
 
 import ringmq
-from pyspark_ringmq.writing import Unconfirmed, producer_id, publish
+from pyspark_ringmq.writing import Unconfirmed, producer_id, publish, publish_task
 from ringmq_pipeline.option_values import OptionError
 from ringmq_pipeline.sink_options import check_columns, parse
 
@@ -83,6 +83,39 @@ def test_an_attempt_after_a_failed_one_adds_nothing_twice(live: LiveNode) -> Non
     assert live.stat("attempts").messages == 1002
 
 
+def test_a_task_may_be_several_producers_one_after_the_other(live: LiveNode) -> None:
+    live.client.declare_queue("parts")
+    options = parse(options_of(live, queue="parts", producerColumn="part"))
+
+    def batches(last: int) -> Iterator[pyarrow.RecordBatch]:
+        """The parts a, b and c with 30 rows each, in batches that end within them."""
+        names: list[object] = [*"abc"]
+        names = [name for name in names for _ in range(30)]
+        for first in range(0, last, 20):
+            end = min(first + 20, last)
+            yield rows(numbered(end - first, first), part=names[first:end])
+
+    assert publish_task(options, "job", 0, batches(50)).messages == 50
+    assert publish_task(options, "job", 0, batches(90)).messages == 90
+    assert live.bodies("parts") == numbered(90)
+    # Each one is the producer of a task that has these rows alone.
+    alone = iter([rows(numbered(30, 30))])
+    plain = parse(options_of(live, queue="parts"))
+    publish(plain, producer_id("job/b", 0), alone)
+    assert live.stat("parts").messages == 90
+
+
+@pytest.mark.parametrize("names", [["a", "b", "a"], ["a", None, "b"]])
+def test_rows_of_a_producer_that_do_not_come_together_are_refused(
+    live: LiveNode, names: list[object]
+) -> None:
+    """The second lot would have the numbers of the first, and be trimmed."""
+    live.client.declare_queue("apart")
+    options = parse(options_of(live, queue="apart", producerColumn="part"))
+    with pytest.raises(ValueError, match="don't come together"):
+        publish_task(options, "job", 0, iter([rows(numbered(3), part=names)]))
+
+
 def test_a_refused_message_moves_no_other_to_its_number(live: LiveNode) -> None:
     """Were the rows behind it numbered anew, the next attempt would take one for another."""
     live.client.declare_queue(
@@ -125,6 +158,8 @@ def test_what_cannot_be_published_is_said_first(live: LiveNode) -> None:
         check_columns(parse(options_of(live, queue="q")), ["value"])
     with pytest.raises(OptionError, match="name the queue"):
         check_columns(parse(options_of(live)), ["body"])
+    with pytest.raises(OptionError, match="no such column"):
+        check_columns(parse(options_of(live, queue="q", producerColumn="part")), ["body"])
     with pytest.raises(OptionError, match="did you mean 'producerId'"):
         parse(options_of(live, producerid_="x"))
     with pytest.raises(ValueError, match="has no body"):

@@ -1,9 +1,11 @@
 """From a table to a queue, each row once, in order, and again from where it ended.
 
-The table's files are divided into units: a file, or several whose positions overlap. A unit is
-written by one task, as one producer whose sequences are the rows' numbers. So whatever is tried
-again, a task, a unit or the whole job, publishes the same rows under the same numbers, and the
-broker trims those that it has. A unit that is confirmed is noted in the progress file.
+The table's files are divided into units: a file, or several whose positions overlap. A unit is one
+producer whose sequences are the rows' numbers. So whatever is tried again, a task, a unit or the
+whole replay, publishes the same rows under the same numbers, and the broker trims those that it
+has. A query of Spark has one task, which publishes a few units, one after the other: each query
+takes as much processor time as some 10 000 messages. Its units are noted in the progress file when
+all are confirmed.
 
 The rows' order is fixed: by queue, epoch and position, where the table has them, else as in the
 file. A file that is in that order already, as an ingest leaves it, isn't sorted again. Spark passes
@@ -13,11 +15,12 @@ the other: a queue's order is kept.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +29,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute
 import pyarrow.parquet
 
+from ringmq_pipeline import sink_options
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.sink_options import PUBLISHED
 from ringmq_pipeline.sinks.batches import POSITION, QUEUE_COLUMNS, WrittenFile, file_of
 from ringmq_pipeline.sinks.parquet import MANIFESTS, committed_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 ORDER: Final = (*QUEUE_COLUMNS, POSITION)
 # Each file is read by one task from its beginning to its end. By the first alone, Spark would still
@@ -43,12 +47,23 @@ WHOLE_FILES: Final = {
 }
 
 
+# Of one query: what is published again, and trimmed, if the replay dies before it ends.
+QUERY_ROWS = 250_000
+QUERY_BYTES = 256 << 20
+# With a limit of the rate.
+QUERY_S = 10
+# Has the key of a row's unit, for the sink.
+UNIT: Final = "_ringmq_unit"
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayUnit:
-    """`key` names the files: they never change."""
+    """`key` names the files: they never change. `rows` and `bytes` are all of the files'."""
 
     key: str
     files: tuple[Path, ...]
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +122,27 @@ def units_of(root: Path, files: Sequence[WrittenFile]) -> list[ReplayUnit]:
             groups.append([file])
         if file.positions is not None:
             top = max(top, file.positions[1])
-    return [_unit(root, [file.path for file in group]) for group in groups]
+    return [_unit(root, group) for group in groups]
+
+
+def queries_of(
+    units: Sequence[ReplayUnit], *, rows_max: int, bytes_max: int
+) -> list[list[ReplayUnit]]:
+    """Consecutive units for one query each: one at least, or several with so much together, whose
+    files have the same columns."""
+    found: list[list[ReplayUnit]] = []
+    rows = size = 0
+    columns: object = None
+    for unit in units:
+        has = [pyarrow.parquet.read_schema(file) for file in unit.files]
+        rows, size = rows + unit.rows, size + unit.bytes
+        fits = rows <= rows_max and size <= bytes_max
+        if found and fits and all(each.equals(columns, check_metadata=True) for each in has):
+            found[-1].append(unit)
+        else:
+            found.append([unit])
+            rows, size, columns = unit.rows, unit.bytes, has[-1]
+    return found
 
 
 def is_ordered(path: Path) -> bool:
@@ -124,10 +159,15 @@ def is_ordered(path: Path) -> bool:
     return pyarrow.compute.all(grows).as_py() is not False
 
 
-def _unit(root: Path, files: Iterable[Path]) -> ReplayUnit:
-    listed = tuple(sorted(files))
+def _unit(root: Path, files: Sequence[WrittenFile]) -> ReplayUnit:
+    listed = tuple(sorted(file.path for file in files))
     names = "\n".join(os.path.relpath(file, root) for file in listed)
-    return ReplayUnit(hashlib.sha256(names.encode()).hexdigest()[:32], listed)
+    return ReplayUnit(
+        key=hashlib.sha256(names.encode()).hexdigest()[:32],
+        files=listed,
+        rows=sum(file.rows for file in files),
+        bytes=sum(file.bytes for file in files),
+    )
 
 
 # --- what is done ---
@@ -180,8 +220,8 @@ class ReplayProgress:
 def replay(
     spark: SparkSession, job: ReplayJob, *, show: Callable[[ReplayTally, int], None]
 ) -> ReplayTally:
-    """Returns when all rows are confirmed. `show` is called after each unit, with how many there
-    are."""
+    """Returns when all rows are confirmed. `show` is called after each query, with how many units
+    there are."""
     progress = ReplayProgress(job.progress, job)
     files = [file_of(path) for path in files_of_table(job.source)]
     units = units_of(job.source, [file for file in files if file.rows])
@@ -190,52 +230,80 @@ def replay(
     tally.units_skipped = len(units) - len(left)
     for name, value in WHOLE_FILES.items():
         spark.conf.set(name, value)
-    for unit, rows in _published(spark, job, progress.producer, left):
-        progress.note(unit, rows)
-        tally.units += 1
-        tally.rows += rows
+    for query, rows in _published(spark, job, progress.producer, _queries(job, left)):
+        for unit, of_unit in zip(query, rows, strict=True):
+            progress.note(unit, of_unit)
+        tally.units += len(query)
+        tally.rows += sum(rows)
         show(tally, len(units))
     return tally
 
 
+def _queries(job: ReplayJob, units: Sequence[ReplayUnit]) -> list[list[ReplayUnit]]:
+    # Each of those that run at a time has something to do.
+    rows_max = min(QUERY_ROWS, -(-sum(unit.rows for unit in units) // job.parallel))
+    if rate := sink_options.parse(job.sink).max_rate_per_task:
+        rows_max = min(rows_max, rate * QUERY_S)
+    return queries_of(units, rows_max=rows_max, bytes_max=QUERY_BYTES)
+
+
 def _published(
-    spark: SparkSession, job: ReplayJob, producer: str, units: Sequence[ReplayUnit]
-) -> Iterator[tuple[ReplayUnit, int]]:
+    spark: SparkSession, job: ReplayJob, producer: str, queries: Sequence[list[ReplayUnit]]
+) -> Iterator[tuple[list[ReplayUnit], list[int]]]:
     if job.parallel == 1:
         # None begins before the one ahead of it is confirmed: it would overtake a failed one.
-        for unit in units:
-            yield unit, _publish(spark, job, producer, unit)
+        for query in queries:
+            yield query, _publish(spark, job, producer, query)
         return
     pool = ThreadPoolExecutor(max_workers=job.parallel)
     try:
-        running = {pool.submit(_publish, spark, job, producer, unit): unit for unit in units}
+        running = {pool.submit(_publish, spark, job, producer, query): query for query in queries}
         for future in as_completed(running):
             yield running[future], future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _publish(spark: SparkSession, job: ReplayJob, producer: str, unit: ReplayUnit) -> int:
-    from pyspark.sql import Observation
+def _publish(
+    spark: SparkSession, job: ReplayJob, producer: str, query: Sequence[ReplayUnit]
+) -> list[int]:
+    """The rows of each unit that were published."""
+    from pyspark.sql import DataFrame, Observation
     from pyspark.sql import functions as sql
 
-    frame = spark.read.parquet(*(file.as_uri() for file in unit.files))
-    if job.where:
-        frame = frame.where(job.where)
-    if not set(ORDER) <= set(frame.columns):
-        frame = frame.coalesce(1)
-    elif len(unit.files) > 1:
-        frame = frame.repartition(1).sortWithinPartitions(*ORDER)
-    elif not is_ordered(unit.files[0]):
-        frame = frame.sortWithinPartitions(*ORDER)
-    frame = frame.select(*(name for name in frame.columns if name in PUBLISHED))
-    published = Observation()
-    frame = frame.observe(published, sql.count(sql.lit(1)).alias("rows"))
+    # One look for all: they have the same.
+    schema = spark.read.parquet(query[0].files[0].as_uri()).schema
+    counts = []
+    frames = []
+    for unit in query:
+        frame = _rows_of(spark.read.schema(schema), job, unit)
+        frame = frame.select(*(name for name in frame.columns if name in PUBLISHED))
+        counts.append(Observation())
+        frame = frame.observe(counts[-1], sql.count(sql.lit(1)).alias("rows"))
+        frames.append(frame.withColumn(UNIT, sql.lit(unit.key)))
+    # In one task, the partitions of a union come in their order.
+    whole = functools.reduce(DataFrame.unionAll, frames)
     (
-        frame.write.format("ringmq")
+        (whole.coalesce(1) if len(frames) > 1 else whole)
+        .write.format("ringmq")
         .options(**job.sink)
-        .option("producerId", f"{producer}/{unit.key}")
+        .option("producerId", producer)
+        .option("producerColumn", UNIT)
         .mode("append")
         .save()
     )
-    return int(published.get["rows"])
+    return [int(published.get["rows"]) for published in counts]
+
+
+def _rows_of(reader: DataFrameReader, job: ReplayJob, unit: ReplayUnit) -> DataFrame:
+    """In their order, as one partition."""
+    frame = reader.parquet(*(file.as_uri() for file in unit.files))
+    if job.where:
+        frame = frame.where(job.where)
+    if not set(ORDER) <= set(frame.columns):
+        return frame.coalesce(1)
+    if len(unit.files) > 1:
+        return frame.repartition(1).sortWithinPartitions(*ORDER)
+    if not is_ordered(unit.files[0]):
+        return frame.sortWithinPartitions(*ORDER)
+    return frame
