@@ -8,7 +8,7 @@ import contextlib
 import grpc.aio
 import pytest
 from fake_broker import FakeNode
-from fake_cluster import Cluster
+from fake_nodes import two_nodes
 from on_loops import Run, seconds
 
 import ringmq
@@ -26,12 +26,7 @@ def test_seeds_are_a_list_or_text() -> None:
 
 def test_a_call_goes_on_to_another_node_and_through_a_passing_trouble(run: Run) -> None:
     async def test() -> None:
-        cluster = Cluster()
-        async with (
-            FakeNode(cluster) as one,
-            FakeNode(cluster) as two,
-            ringmq.connect([one.address]) as client,
-        ):
+        async with two_nodes(seeds=1) as (client, one, two):
             await one.die()
             # Known from the cluster's status, not from the seeds.
             assert (await client.cluster_status()).node == two.address

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from fake_broker import FakeNode
-from fake_cluster import Cluster
+from fake_nodes import two_nodes
 from on_loops import Run, bodies, seconds
 from waiting import until
 
@@ -124,12 +124,7 @@ def test_a_wait_for_an_ack_ends_with_the_consumer(
 
 def test_an_ack_never_goes_on_another_stream_than_the_delivery_came_on(run: Run) -> None:
     async def test() -> None:
-        cluster = Cluster()
-        async with (
-            FakeNode(cluster) as one,
-            FakeNode(cluster) as two,
-            ringmq.connect([one.address, two.address]) as client,
-        ):
+        async with two_nodes() as (client, one, two):
             await client.declare_queue("q")
             async with client.publisher("q") as publisher:
                 await publisher.publish_batch(bodies(20))
@@ -137,7 +132,7 @@ def test_an_ack_never_goes_on_another_stream_than_the_delivery_came_on(run: Run)
                 batch = await anext(consumer)
                 waiting = asyncio.create_task(consumer.ack(batch[:2], wait=True))
                 assert await waiting
-                cluster.master = two.address
+                one.cluster.master = two.address
                 await one.die()
                 await until(lambda: consumer.generation == 2)
                 assert not await consumer.ack(batch[2:])
