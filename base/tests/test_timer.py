@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from loops import LOOPS, LoopFactory, run
@@ -67,5 +69,25 @@ def test_set_at_forgets_the_moment_before(loop: LoopFactory) -> None:
         recorder.timer.set_by(now)
         recorder.timer.set_at(None)
         assert recorder.timer.at is None
+
+    run(scenario(), on=loop)
+
+
+@on_both_loops
+def test_a_timer_that_has_ended_calls_and_keeps_nothing(loop: LoopFactory) -> None:
+    async def scenario() -> None:
+        recorder = Recorder()
+        calls = recorder.calls
+        gone = weakref.ref(recorder)
+        recorder.timer.set_by(asyncio.get_running_loop().time())
+        recorder.timer.end()
+        gc.disable()
+        try:
+            del recorder
+            assert gone() is None
+        finally:
+            gc.enable()
+        await asyncio.sleep(0)
+        assert not calls
 
     run(scenario(), on=loop)

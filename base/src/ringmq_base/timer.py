@@ -53,6 +53,14 @@ class Timer:
             self._handle.cancel()
             self._handle = None
 
+    def end(self) -> None:
+        """As `cancel`, for good: it lets go of `action`, and of its owner by that."""
+        self.cancel()
+        self._action = _nothing
+
     def _fire(self) -> None:
         self._handle = None
         self._action()
+
+
+def _nothing() -> None: ...

@@ -6,12 +6,11 @@ cycle that nobody refers to.
 
 from __future__ import annotations
 
-import gc
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cycles import collected_by_hand, in_cycles
 from node.tests.broker.test_deleting import with_node
 from node.tests.nodes import replica_of
 from waiting import until
@@ -22,29 +21,14 @@ from ringmq_node.node import Node
 # The index keeps some dozens of entries that have died, and they their journal.
 BATCHES = 100
 BATCH = 10
-# Calls and streams are in cycles, and live shortly.
+# Calls and streams: `node/tests/doors/test_no_cycles.py`.
 OF_MESSAGES = ("ringmq_node.queue", "ringmq_node.storage", "ringmq_gm")
 
 
 @pytest.fixture(autouse=True)
 def only_by_hand() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.set_debug(0)
-    gc.garbage.clear()
-    gc.enable()
-
-
-def in_cycles() -> Counter[str]:
-    """The kinds of objects of queues, rings and stores that only the collector finds. They are kept
-    until the next call."""
-    gc.garbage.clear()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    gc.collect()
-    gc.set_debug(0)
-    kinds = [type(each) for each in gc.garbage]
-    return Counter(kind.__qualname__ for kind in kinds if kind.__module__.startswith(OF_MESSAGES))
+    with collected_by_hand():
+        yield
 
 
 @pytest.mark.parametrize("body_bytes", [100, 10_000], ids=["embedded", "stored"])
@@ -68,6 +52,6 @@ def test_traffic_leaves_no_cycles(tmp_path: Path, body_bytes: int) -> None:
 
             await come_and_go()
             await come_and_go()
-            assert not in_cycles()
+            assert not in_cycles(*OF_MESSAGES)
 
     with_node(tmp_path, work)

@@ -88,6 +88,7 @@ async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
             wait_room=wait_room,
             has_room=True,
             park=lambda size_bytes: None,
+            block_reasons=tuple,
             is_readable=True,
             close=lambda *, has_ended: None,
             last_sequence=0,

@@ -27,7 +27,7 @@ class Played:
         self.answer: asyncio.Future[Got] = asyncio.get_running_loop().create_future()
         self.has_moved = False
         self.got: list[broker.Pulled] = []
-        self.pulls = Pulls(cast(Consuming, self), self.got.append)
+        self.pulls = Pulls(cast(Consuming, self))
 
     def check_pulls(self) -> None:
         pass
@@ -50,7 +50,7 @@ def played(work: Callable[[Played], Awaitable[None]]) -> None:
     async def main() -> None:
         consumer = Played()
         async with asyncio.timeout(30):
-            answering = asyncio.create_task(consumer.pulls.run())
+            answering = asyncio.create_task(consumer.pulls.run(consumer.got.append))
             try:
                 await work(consumer)
             finally:

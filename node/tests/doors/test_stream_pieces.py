@@ -64,7 +64,8 @@ class ReadingStream(Stream):
 
     def closed(self) -> None: ...
 
-    def ranges_response(self, ranges: Sequence[Range]) -> broker.PublishResponse:
+    @staticmethod
+    def ranges_response(ranges: Sequence[Range]) -> broker.PublishResponse:
         return broker.PublishResponse()
 
     def heartbeat(self) -> broker.PublishResponse:

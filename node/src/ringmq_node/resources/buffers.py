@@ -102,7 +102,11 @@ class UnsentBytes:
     def end(self) -> None:
         """The stream has ended: nobody is told any more."""
         self.is_held = False
+        self._hold = _tell_nobody
         self.taken(self.size_bytes)
+
+
+def _tell_nobody(held: bool) -> None: ...
 
 
 class ClientBuffers:

@@ -13,11 +13,11 @@ them next time, and it would look at these again.
 The price: an object that is frozen and later becomes part of a cycle that nobody refers to
 stays in memory. So a queue that is closed leaves no cycle behind: its objects go when the last
 reference to them does (`node/tests/broker/test_closed_queues.py`), and so do those of messages
-(`node/tests/broker/test_garbage_of_traffic.py`), and of calls and connections
-(`wire/tests/test_no_cycles.py`), and of links (`gm/tests/links/test_no_cycles.py`). Streams are in
-cycles, and some of them live for days.
-While little is frozen, all of it is thawed and looked at before the next freeze. Of a large node
-this would be one piece of work, up to a second long.
+(`node/tests/broker/test_garbage_of_traffic.py`), of calls and connections
+(`wire/tests/test_no_cycles.py`), links (`gm/tests/links/test_no_cycles.py`), and streams
+(`node/tests/doors/test_no_cycles.py`). What a library has left is looked at while little is
+frozen: then all of it is thawed before the next freeze. Of a large node this would be one piece of
+work, up to a second long.
 """
 
 from __future__ import annotations

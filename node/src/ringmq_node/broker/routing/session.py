@@ -73,6 +73,17 @@ class SessionClient(Protocol):
         ...
 
 
+class _Nobody:
+    """The client of sessions that are closed."""
+
+    def answered(self, answers: Sequence[Answer]) -> None: ...
+    def held(self, *, is_held: bool) -> None: ...
+    def moved(self, reason: Reason) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
 class SessionHost(RoutingNode, Protocol):
     """The node, as its sessions use it."""
 
@@ -309,12 +320,15 @@ class RoutedSession:
         self._held_bytes = self._stuck_bytes = 0
         self._changed.notify()
         self._host.closed(self, ending)
+        # It refers to its session, and needn't be left to the garbage collector.
+        self._client = _NOBODY
 
     def end(self, reason: Reason) -> None:
         """The client hears it, and nothing more."""
         if not self._is_closed:
+            client = self._client
             self.close()
-            self._client.moved(reason)
+            client.moved(reason)
 
     def drop_idle_ways(self, used_before: float) -> None:
         """Ends the ways that had nothing to do since then, on the loop's clock."""

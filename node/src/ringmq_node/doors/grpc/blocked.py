@@ -60,7 +60,7 @@ class BlockTeller:
     def close(self) -> None:
         """Tells nothing more, also if a batch is still held."""
         self._closed = True
-        self._timer.cancel()
+        self._timer.end()
 
     def _look(self) -> None:
         if self._closed:

@@ -22,42 +22,44 @@ logger = logging.getLogger(__name__)
 
 
 class HeldBatches:
-    """True while there are any. `publish` hands one over, and must not raise `BrokerError`."""
+    """True while there are any."""
 
-    def __init__(
-        self,
-        publishing: Publishing,
-        credit: CreditFlow,
-        teller: BlockTeller,
-        publish: Callable[[broker.PublishBatch], None],
-    ) -> None:
+    def __init__(self, publishing: Publishing, credit: CreditFlow, teller: BlockTeller) -> None:
         self._publishing = publishing
         self._credit = credit
         self._teller = teller
-        self._publish = publish
         # With their sizes in bytes.
         self._batches: deque[tuple[broker.PublishBatch, int]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
+        self._closed = False
         self._freed: asyncio.Future[None] | None = None
 
     def __bool__(self) -> bool:
         # Also behind a failure: what comes now must not overtake those that were lost.
-        return self._task is not None or self._failure is not None
+        return self._task is not None or self._failure is not None or self._closed
 
-    def add(self, batch: broker.PublishBatch, size_bytes: int) -> None:
+    def add(
+        self,
+        batch: broker.PublishBatch,
+        size_bytes: int,
+        publish: Callable[[broker.PublishBatch], None],
+    ) -> None:
+        """`publish`, the same for all of them, hands one over, and must not raise `BrokerError`."""
         queue = self._publishing.queue_id
         self._credit.take(self, queue, max(1, len(batch.bodies)), size_bytes)
         self._batches.append((batch, size_bytes))
         self._publishing.park(size_bytes)
         if self._task is None:
-            self._task = asyncio.create_task(self._publish_all(), name="held batches")
+            self._task = asyncio.create_task(self._publish_all(publish), name="held batches")
 
     async def wait_credit(self) -> None:
         """Returns when another one may be added. Raises what went wrong with those before."""
         while self._task is not None and self._credit.is_blocked(self):
             self._freed = asyncio.get_running_loop().create_future()
             await self._freed
+        if self._closed:
+            raise RingClosedError("the stream is closed")
         if self._failure is not None:
             raise self._failure
 
@@ -67,11 +69,13 @@ class HeldBatches:
         self._publishing.park(-sum(size for _, size in self._batches))
         self._batches.clear()
         # The reader isn't cancelled yet, and must not add another one.
-        self._failure = self._failure or RingClosedError("the stream is closed")
+        self._closed = True
+        # By the frames that it has passed, it refers to this object.
+        self._failure = None
         if self._task is not None:
             self._task.cancel()
 
-    async def _publish_all(self) -> None:
+    async def _publish_all(self, publish: Callable[[broker.PublishBatch], None]) -> None:
         queue = self._publishing.queue_id
         try:
             with self._teller.held():
@@ -80,7 +84,7 @@ class HeldBatches:
                     # From here on it is counted as one that waits for its turn.
                     self._publishing.park(-size_bytes)
                     await self._publishing.wait_room(size_bytes)
-                    self._publish(batch)
+                    publish(batch)
                     self._credit.processed(self, queue, max(1, len(batch.bodies)), size_bytes)
                     self._wake()
         except RingClosedError as error:

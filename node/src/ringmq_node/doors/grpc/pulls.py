@@ -20,11 +20,10 @@ from ringmq_node.model.reasons import BrokerError, Reason
 
 
 class Pulls:
-    """`put` takes the answers. `run` is a task of the stream."""
+    """`run` is a task of the stream."""
 
-    def __init__(self, consuming: Consuming, put: Callable[[broker.Pulled], None]) -> None:
+    def __init__(self, consuming: Consuming) -> None:
         self._consuming = consuming
-        self._put = put
         # The first one is in hand, unless the stream has too much to send.
         self._asked: deque[broker.Pull] = deque()
         self._is_held = False
@@ -53,8 +52,8 @@ class Pulls:
         self._is_held = held
         self._changed.notify()
 
-    async def run(self) -> None:
-        """Answers them, until it is cancelled."""
+    async def run(self, put: Callable[[broker.Pulled], None]) -> None:
+        """Gives the answers to `put`, until it is cancelled."""
         while True:
             while not self._asked or self._is_held:
                 await self._changed.wait()
@@ -62,7 +61,7 @@ class Pulls:
             self._asked.popleft()
             # Behind Moved comes nothing.
             if not (self._has_ended or self._consuming.has_moved):
-                self._put(answer)
+                put(answer)
 
     def end(self) -> None:
         """Nobody reads answers from now on."""

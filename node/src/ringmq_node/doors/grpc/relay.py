@@ -56,6 +56,8 @@ async def relay_stream(
         for task in (pumping, watching):
             task.cancel()
         await asyncio.gather(pumping, watching, return_exceptions=True)
+        # The error has this frame, and its task the error.
+        del pumping, watching, task
 
 
 class _Pump:

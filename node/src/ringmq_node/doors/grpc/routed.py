@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.ranges import Range
@@ -48,17 +49,14 @@ class RoutedStream(Stream):
             raise bad_request("a stream is opened on a queue or an exchange", field="queue")
         stream = cls(context, door.settings.heartbeat_s)
         stream._door = door
-        stream.teller = BlockTeller(
-            lambda: stream.session.block_reasons(),
-            lambda told: stream.writer.put(told, answer=False),
-            peer,
-        )
         # At once: each of its batches would hear it.
         await door.topology.check_publish(opening.vhost, opening.exchange)
         stream._exchange = opening.exchange
         stream.session = await door.open_routed(
             opening.vhost, stream, producer_id=opening.producer_id
         )
+        tell = partial(stream.writer.put, answer=False)
+        stream.teller = BlockTeller(stream.session.block_reasons, tell, peer)
         opened = broker.PublishOpened(
             message_bytes_max=door.settings.message_bytes_max,
             batch_bytes_max=BATCH_BYTES_MAX,
@@ -177,7 +175,8 @@ class RoutedStream(Stream):
             self._answered = asyncio.get_running_loop().create_future()
             await self._answered
 
-    def ranges_response(self, ranges: Sequence[Range]) -> broker.PublishResponse:
+    @staticmethod
+    def ranges_response(ranges: Sequence[Range]) -> broker.PublishResponse:
         return broker.PublishResponse(confirmed=broker.Confirmed(sequences=ranges_to_wire(ranges)))
 
     def successor(self) -> Location:

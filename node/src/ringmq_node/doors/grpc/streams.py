@@ -44,6 +44,8 @@ CONSUMER_TAG_BYTES_MAX = 255
 # A request of so few bytes has no message in it, and needs no room.
 HEARTBEAT_BYTES = 4
 
+Response = broker.PublishResponse | broker.ConsumeResponse
+
 
 class Stream:
     """The parts that both kinds of stream share: reading, writing, heartbeats, the end."""
@@ -69,11 +71,11 @@ class Stream:
         tasks = [reader, writer, asyncio.create_task(self._keep_alive(), name="stream heartbeat")]
         tasks += [asyncio.create_task(work, name="stream work") for work in self.works()]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in filter(asyncio.Task.done, tasks):
                 with suppress(RingClosedError):  # the client has been told by then
                     task.result()
-            if reader in done:
+            if reader.done():
                 # The client will send no more; the answers to its requests still go out. They may
                 # take time, as an answer says that a disk has it. (`_keep_alive` bounds that.)
                 tasks.append(asyncio.create_task(self.wait_answered(), name="stream answers"))
@@ -92,6 +94,8 @@ class Stream:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                # An error that ends the stream has this frame, and its task the error.
+                del reader, writer, task, tasks
 
     async def _read(self) -> None:
         # What is here already is read without a pause: hundreds of requests, of some ms each.
@@ -170,19 +174,16 @@ class Stream:
     @abstractmethod
     def closed(self) -> None: ...
 
+    @staticmethod
     @abstractmethod
-    def ranges_response(
-        self, ranges: Sequence[Range]
-    ) -> broker.PublishResponse | broker.ConsumeResponse:
+    def ranges_response(ranges: Sequence[Range]) -> Response:
         """The response that says that these are confirmed, or settled."""
 
     @abstractmethod
-    def heartbeat(self) -> broker.PublishResponse | broker.ConsumeResponse: ...
+    def heartbeat(self) -> Response: ...
 
     @abstractmethod
-    def moved_response(
-        self, moved: broker.Moved
-    ) -> broker.PublishResponse | broker.ConsumeResponse: ...
+    def moved_response(self, moved: broker.Moved) -> Response: ...
 
 
 def rejection(first_sequence: int, count: int, error: BrokerError) -> broker.PublishResponse:
@@ -240,9 +241,6 @@ class PublishStream(Stream):
     ) -> PublishStream:
         """Raises `BrokerError` if the queue can't be published to."""
         stream = cls(context, door.settings.heartbeat_s)
-        # Answers are bounded by what is read, and this is put seldom: it isn't counted.
-        tell = partial(stream.writer.put, answer=False)
-        stream.teller = BlockTeller(lambda: stream.publishing.block_reasons(), tell, peer)
         stream.publishing = await door.open_publisher(
             opening.queue,
             stream,
@@ -250,9 +248,10 @@ class PublishStream(Stream):
             with_gaps=opening.with_gaps,
         )
         stream._with_gaps = opening.with_gaps
-        stream.held = HeldBatches(
-            stream.publishing, door.buffers.credit, stream.teller, stream._publish
-        )
+        # Answers are bounded by what is read, and this is put seldom: it isn't counted.
+        tell = partial(stream.writer.put, answer=False)
+        stream.teller = BlockTeller(stream.publishing.block_reasons, tell, peer)
+        stream.held = HeldBatches(stream.publishing, door.buffers.credit, stream.teller)
         opened = broker.PublishOpened(
             last_sequence=stream.publishing.last_sequence,
             message_bytes_max=door.settings.message_bytes_max,
@@ -281,7 +280,7 @@ class PublishStream(Stream):
             case "batch":
                 self._unanswered += len(request.batch.bodies)
                 if self.held or not self.publishing.has_room:
-                    self.held.add(request.batch, len(data))
+                    self.held.add(request.batch, len(data), self._publish)
                 else:
                     self._publish(request.batch)
             case "end":
@@ -329,7 +328,8 @@ class PublishStream(Stream):
         if self._unanswered <= 0 and self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
 
-    def ranges_response(self, ranges: Sequence[Range]) -> broker.PublishResponse:
+    @staticmethod
+    def ranges_response(ranges: Sequence[Range]) -> broker.PublishResponse:
         return broker.PublishResponse(confirmed=broker.Confirmed(sequences=ranges_to_wire(ranges)))
 
     def successor(self) -> Location:
@@ -390,7 +390,7 @@ class ConsumeStream(Stream):
             ),
             auto_ack=opening.auto_ack,
         )
-        stream.pulls = Pulls(consuming, stream._pulled)
+        stream.pulls = Pulls(consuming)
         opened = broker.ConsumeOpened(
             consumer_tag=opening.consumer_tag or f"{door.node}.{consuming.number}",
             prefetch_messages=consuming.prefetch_messages,
@@ -448,7 +448,7 @@ class ConsumeStream(Stream):
         self.writer.put(response, answer=not answer.deliveries)
 
     def works(self) -> list[Coroutine[None, None, None]]:
-        return [self.pulls.run()] if self.consuming.pulls else []
+        return [self.pulls.run(self._pulled)] if self.consuming.pulls else []
 
     def delivered(self, runs: Sequence[Run]) -> None:
         deliveries = broker.Deliveries(deliveries=[run_to_wire(run) for run in runs])
@@ -482,7 +482,8 @@ class ConsumeStream(Stream):
         self.writer.put(broker.ConsumeResponse(cancelled=cancelled))
         self.writer.close()
 
-    def ranges_response(self, ranges: Sequence[Range]) -> broker.ConsumeResponse:
+    @staticmethod
+    def ranges_response(ranges: Sequence[Range]) -> broker.ConsumeResponse:
         return broker.ConsumeResponse(settled=broker.Settled(positions=ranges_to_wire(ranges)))
 
     def successor(self) -> Location:
