@@ -68,12 +68,19 @@ async def test_policies_from_all_nodes_at_once(cluster: Cluster) -> None:
         async with asyncio.TaskGroup() as setting:
             for node in ("a", "b", "c"):
                 setting.create_task(set_many(node))
-        listed = []
-        for node in ("a", "b", "c"):
+
+        async def listed_by(node: str) -> list[Policy]:
             async with cluster.client(node) as client:
-                listed.append(await client.operator.policies())
-        assert listed[0] == listed[1] == listed[2]
-        last = listed[0][0].mirrors
+                return await client.operator.policies()
+
+        async def agree() -> bool:
+            # Each node has seen its own changes; those of the others come by its watch.
+            first, *rest = [await listed_by(node) for node in ("a", "b", "c")]
+            return all(each == first for each in rest)
+
+        await until(agree, "all nodes list the same policies")
+        listed = await listed_by("a")
+        last = listed[0].mirrors
         assert last is not None
 
         async def fits() -> bool:
