@@ -6,6 +6,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 
 import pyarrow.parquet
@@ -17,10 +18,18 @@ from bench.pipeline import cases
 from bench.pipeline.measured import Done
 from bench.pipeline.place import QUEUE, Place
 from ringmq_pipeline.jobs.ingest import Ingest, files_of, ingest
-from ringmq_pipeline.jobs.replay import ReplayJob, replay
+from ringmq_pipeline.jobs.replay import (
+    QUERY_BYTES,
+    QUERY_ROWS,
+    ReplayJob,
+    queries_of,
+    replay,
+    units_of,
+)
 from ringmq_pipeline.jobs.scan import counts
 from ringmq_pipeline.jobs.stores import OK, pieces_of
 from ringmq_pipeline.sinks import sink_for
+from ringmq_pipeline.sinks.batches import file_of
 
 PUBLISHED_QUEUE, FAILING_QUEUE = "published", "failing"
 # Of a table's files, so many are replayed by tasks that fail.
@@ -145,12 +154,13 @@ def _replay(place: Place, table: Path, queue: str, where: str = "") -> Done:
 
 
 def write_to_nothing(place: Place) -> Done:
-    """The replay's Spark job, file by file, with a sink that keeps nothing."""
-    for file in sorted(place.table.iterdir()):
-        frame = place.spark.read.parquet(file.as_uri())
-        frame.sortWithinPartitions("queue", "epoch", "position").write.format("nothing").mode(
-            "append"
-        ).save()
+    """The replay's Spark job, as many files at a time, with a sink that keeps nothing."""
+    files = [file_of(path) for path in sorted(place.table.iterdir())]
+    units = units_of(place.table, files)
+    for query in queries_of(units, rows_max=QUERY_ROWS, bytes_max=QUERY_BYTES):
+        frames = [place.spark.read.parquet(file.as_uri()) for unit in query for file in unit.files]
+        whole = reduce(DataFrame.unionAll, frames).coalesce(1)
+        whole.write.format("nothing").mode("append").save()
     return Done(place.count)
 
 
