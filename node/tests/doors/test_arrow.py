@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow
@@ -137,3 +139,26 @@ def test_a_node_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(BrokerError, match="node a has no pyarrow, so it can't") as refused:
         run(arrow.load("a"))
     assert refused.value.reason is Reason.NOT_SUPPORTED
+
+
+ENCODES = """
+import asyncio, sys
+from ringmq_node.doors.grpc import arrow
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.run import Run
+from ringmq_node.replica.positions import BrowsedPiece, Numbering
+pyarrow = asyncio.run(arrow.load("a"))
+before = set(sys.modules)
+run = Run(3, Block.of([b"one", b"two"]), transient=False, redelivered=False)
+for body_bytes_max in (None, 0, 1):
+    assert arrow.encode(pyarrow, BrowsedPiece(0, 9, (run,), (), Numbering("id", 0)), body_bytes_max)
+print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_nothing_is_imported_by_the_loop_that_encodes() -> None:
+    """Arrow imports pandas for the first value that Python gives it, which took half a second."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENCODES], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"

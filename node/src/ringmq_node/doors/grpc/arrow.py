@@ -30,8 +30,7 @@ from ringmq_node.replica.positions import PIECE_MESSAGES_MAX, BrowsedPiece
 async def load(node: str) -> Any:
     """The module `pyarrow`. Raises `BrokerError` where it isn't installed."""
     try:
-        await asyncio.to_thread(import_module, "pyarrow.compute")
-        return import_module("pyarrow")
+        return await asyncio.to_thread(_import)
     except ImportError as error:
         raise BrokerError(
             Reason.NOT_SUPPORTED,
@@ -39,6 +38,15 @@ async def load(node: str) -> Any:
             "there, or ask for messages",
             missing="pyarrow",
         ) from error
+
+
+def _import() -> Any:
+    import_module("pyarrow.compute")
+    arrow = import_module("pyarrow")
+    # The first value that it takes from Python has it import pandas, where there is one: half a
+    # second, which the loop would be held for.
+    _from_0(arrow)
+    return arrow
 
 
 @functools.cache
