@@ -31,6 +31,8 @@ LONG = StoreLimits()
 NEW = b"new" * 300
 # One round fills a log.
 SHORT_LOGS = replace(LONG, commit_log_bytes_max=500)
+# The journals get a round's bytes with the next round.
+AT_ONCE = replace(LONG, write_behind_bytes_max=0)
 
 
 def publish(queue: QueueStore, *texts: bytes) -> None:
@@ -103,11 +105,15 @@ def test_the_numbers_of_a_store_are_what_it_has_given_to_write() -> None:
         # Of more than `embed_below`: to the message store.
         publish(store.open_queue("one"), bytes(5000))
         await store.sync()
+        # Alone, each has its journal written: nothing waits in the commit log.
+        for name in QUEUES:
+            publish(store.open_queue(name), b"alone")
+            await store.sync()
 
     async def work() -> None:
         # Its folders and files are made, and their headers written.
-        await everywhere()
         await rounds(store, 1)
+        await everywhere()
         before, calls = store.statistics(), len(disk.log)
         await everywhere()
         after = store.statistics()
@@ -193,7 +199,11 @@ def test_large_rounds_go_straight_to_their_journals() -> None:
 
 
 @pytest.mark.parametrize("kept", ["nothing", "anything", "everything"])
-@pytest.mark.parametrize("limits", [LONG, SHORT_LOGS], ids=["one log", "logs in turns"])
+@pytest.mark.parametrize(
+    "limits",
+    [LONG, SHORT_LOGS, AT_ONCE, replace(SHORT_LOGS, write_behind_bytes_max=0)],
+    ids=["one log", "logs in turns", "journals written at once", "in turns and at once"],
+)
 def test_after_a_power_cut_each_queue_has_all_that_was_durable(
     limits: StoreLimits, kept: Kept
 ) -> None:
@@ -311,6 +321,7 @@ def test_a_journal_that_is_sealed_meanwhile_is_synced_under_its_new_name() -> No
     job = log.plan([Piece(journal, 4, [op, b"ops"])], len(op) + 3)
     assert job is not None
     write(disk, job)
+    disk.write(journal.path, 4, job.pieces[0].buffers)
     log.written(job)
     log.drain()
     synced = [call.path.name for call in disk.log if call.name == "sync"]

@@ -2,15 +2,16 @@
 
 A queue's journal is a file of its own, and a hundred quiet queues would be a hundred syncs a round.
 So a round of several queues first writes their records into the commit log, all in one record of
-it, and syncs that. Then it writes them into their journals too, without a sync. From then on the
-journals are as they would be: everybody reads them, nobody reads the log.
+it, and syncs that. A later round writes them into their journals too, without a sync (see
+`lagging`). From then on the journals are as they would be: everybody reads them, nobody reads the
+log.
 
     commit-0.log, commit-1.log    in the data directory, in turns
 
 Invariants:
 
 * **Each byte that was reported durable is synced in its journal or in a log.** A start applies the
-  logs. One is used again only when all journals with bytes in it have been synced.
+  logs. One is used again only when all journals with bytes in it have them, and are synced.
 * **A record of the log stays true for ever.** A journal only grows, and its marker is drawn at
   random. So the bytes belong to that place of that file, or the file is gone. A start may apply a
   log once more, or apply one that nobody needs any more (see `redo`).
@@ -108,6 +109,8 @@ class CommitLog:
         self._files = [_LogFile(directory / name) for name in LOG_NAMES]
         # The other file's journals are being synced.
         self._settling: Task | None = None
+        # A log that was left, and whose journals don't have all of its bytes before the round ends.
+        self._full: _LogFile | None = None
         self._number = 0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -115,6 +118,12 @@ class CommitLog:
 
     def stop(self) -> None:
         self._loop = None
+
+    @property
+    def needs_journals(self) -> bool:
+        """Whether the round that was planned last has to write all journals that lag: it takes the
+        other log, and when it ends the journals of the first one are synced."""
+        return self._full is not None
 
     def plan(self, pieces: list[Piece], size_bytes: int) -> LogJob | None:
         """A job that makes `pieces` durable; None if they have to be written directly.
@@ -161,6 +170,9 @@ class CommitLog:
         current.exists = True
         current.end = job.end
         current.behind |= job.named
+        full, self._full = self._full, None
+        if full is not None:
+            self._settle(full)
 
     def drain(self) -> None:
         """Syncs all journals and removes the logs. Blocks; raises `OSError`."""
@@ -190,13 +202,18 @@ class CommitLog:
         full, free = self._files
         self._files = [free, full]
         free.end = 0
+        self._full = full
+        return True
+
+    def _settle(self, full: _LogFile) -> None:
+        if self._loop is None:
+            return  # `drain` syncs the journals of both logs.
         if self._worker is None:
             self._worker = Worker("ringmq-commit-log")
         journals, full.behind = [*full.behind], {}
         work = partial(_settle, self._disk, self._directory, full.path, journals)
         self._settling = task = Task(work)
         self._worker.submit(task, self._loop, partial(self._settled, task))
-        return True
 
     def _settled(self, task: Task) -> None:
         if self._settling is not task:
@@ -207,8 +224,8 @@ class CommitLog:
 
 
 def write(disk: Disk, job: LogJob) -> None:
-    """Makes the job's pieces durable, and puts them into their journals. In a thread, or on the
-    loop for a small round. Raises `OSError`."""
+    """Makes the job's pieces durable. In a thread, or on the loop for a small round. Raises
+    `OSError`."""
     rows = RedoRows()
     for file, number in job.named.items():
         rows.name(number, Journal(file.path.parent.name, file.number, file.marker))
@@ -235,8 +252,6 @@ def write(disk: Disk, job: LogJob) -> None:
     if job.made_in is not None:
         disk.sync(job.made_in)
     job.end = offset + RECORD_HEADER_BYTES + len(payload)
-    for piece in job.pieces:
-        disk.write(piece.file.path, piece.offset, piece.buffers)
 
 
 def _settle(disk: Disk, directory: Path, log: Path, journals: Sequence[QueueFile]) -> None:

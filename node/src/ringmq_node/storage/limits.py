@@ -35,6 +35,9 @@ class StoreLimits:
     commit_log_queues_min: int = 2
     commit_log_bytes_per_queue_max: int = 64 << 10
     commit_log_bytes_max: int = 32 << 20
+    # Bytes that a log has and the journals don't have yet. Above it the next round writes them into
+    # the journals; else the next tick does. 0: each round has those of the round before written.
+    write_behind_bytes_max: int = 2 << 20
     # A call of the disk in a thread that takes longer fails the store.
     disk_timeout_s: float = 30.0
     # Bytes of bodies that are read ahead of the consumers of a queue.
@@ -69,7 +72,7 @@ class StoreLimits:
 class Written:
     """Bytes that one queue has written since it was opened."""
 
-    # Durable bytes, with headers.
+    # Durable bytes, with headers. Those of a journal may be in the commit log only, so far.
     journal_bytes: int = 0
     segment_bytes: int = 0
     # Blocks given to the message store that it didn't have before; elided ones too.

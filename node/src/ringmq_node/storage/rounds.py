@@ -3,7 +3,8 @@
 A round takes everything that dirty queues have gathered, writes and syncs it in threads (one small
 write on a fast disk in place: see `disk.sync_duration`), and reports on the event loop which ops
 have become durable. The records of several queues go through the node's commit log, with one sync
-(see `commit_log`); else each journal is synced by itself. Meanwhile the next round gathers; it
+(see `commit_log`), and into their journals with a later round (see `lagging`); else each journal is
+written and synced by itself. Meanwhile the next round gathers; it
 begins as soon as this one is done. Nothing waits on a timer: on an idle node an append is durable
 after one sync, on a busy node many appends share one.
 
@@ -25,35 +26,36 @@ the ring has them already. Instead `CommitHost.crowded` is told when they cross 
 either direction, and keeps more from coming. It is told so only while a round is on its way or
 waits for the flush: only then is an end sure to come.
 
-Thread rule: `_write_messages`, `_write_journals` and `commit_log.write` run in threads and touch
-only their arguments.
+Thread rule: `_write_messages`, `_write_journals`, `commit_log.write` and `lagging.write` run in
+threads and touch only their arguments. No two of a round write to one file.
 Everything else is called on the event loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from time import monotonic
+from types import MappingProxyType
 from typing import Protocol
 
-from ringmq_node.storage import commit_log, messages
+from ringmq_node.storage import commit_log, lagging, messages
 from ringmq_node.storage.commit_log import CommitLog, LogJob
 from ringmq_node.storage.disk.data_directory import make_folders
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.disk.sync_duration import SyncDuration
 from ringmq_node.storage.disk.threads import Task, Worker
 from ringmq_node.storage.errors import StoreFailedError
+from ringmq_node.storage.lagging import Lag, LaggingJournals
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessagesJob, MessageStore
-from ringmq_node.storage.queue.journal import Piece, write_pieces
+from ringmq_node.storage.queue.journal import write_pieces
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
 
-# A round of more queues isn't done on the loop's thread: it writes each journal, though without a
-# sync.
+# A round of more queues isn't done on the loop's thread.
 IN_PLACE_QUEUES_MAX = 32
 
 
@@ -88,9 +90,14 @@ class Round:
     began: float
     stored: list[tuple[MessageStore, MessagesJob]]
     jobs: list[CommitJob]
-    # Once it is planned: what goes through the commit log, and the other jobs.
+    # Once it is planned: what goes through the commit log, of which jobs, and the other jobs.
     log: LogJob | None = None
+    logged: list[CommitJob] = field(default_factory=list)
     direct: list[CommitJob] | None = None
+    # What journals lack, which this round writes beside all else; and of those that it writes
+    # directly, what they lack, by the job that writes it first.
+    lags: list[Lag] = field(default_factory=list)
+    lags_of: dict[CommitJob, Lag] = field(default_factory=dict)
     # The task that writes the message stores; then the tasks that write the journals.
     first: Task | None = None
     parts: list[Task] = field(default_factory=list)
@@ -106,6 +113,11 @@ class Round:
         """Blocks until the threads have done all that they were given."""
         for task in ([self.first] if self.first else []) + self.parts:
             task.wait()
+
+    def writes(self, queue: QueueStore) -> bool:
+        """Whether it writes the queue's journal."""
+        lags = any(lag.queue is queue for lag in self.lags)
+        return lags or any(job.queue is queue for job in self.jobs)
 
     @property
     def error(self) -> Exception | None:
@@ -139,6 +151,7 @@ class GroupCommit:
         self._is_crowded = False
         self._sync_duration = SyncDuration(limits.sync_in_place_bytes_max)
         self._log = log
+        self._lagging = LaggingJournals(limits.write_behind_bytes_max)
         self._begun = self._done = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -163,6 +176,12 @@ class GroupCommit:
     def mark_stores(self) -> None:
         """A message store may have something for the next round."""
         self._stores_dirty = True
+        if not self._scheduled and self._round is None:
+            self._schedule()
+
+    def tick(self) -> None:
+        """Has journals that lag written, with the next round or with one that does nothing else."""
+        self._lagging.tick()
         if not self._scheduled and self._round is None:
             self._schedule()
 
@@ -200,6 +219,7 @@ class GroupCommit:
         """A queue is being deleted: nothing more of it is given to threads."""
         self._dirty.pop(queue, None)
         queue.drop_gathered()
+        self._lagging.take_of(queue)
         current = self._round
         if current is not None and not current.parts:
             for job in current.jobs:
@@ -209,10 +229,20 @@ class GroupCommit:
                     job.pieces.clear()
                     job.unmade = None
 
+    def end(self, queue: QueueStore) -> None:
+        """The queue was given up: what is durable of it is written into its journal, which the next
+        start reads. The round on its way, if any, has none of these bytes."""
+        queue.close()
+        if self._host.failure is None:
+            try:
+                lagging.write(self._disk, self._lagging.take_of(queue))
+            except OSError as error:
+                self._host.fail(error)
+
     def tasks_of(self, queue: QueueStore) -> list[Task]:
         """The tasks of threads that write the queue's journal, as far as they aren't done."""
         current = self._round
-        if current is None or not any(job.queue is queue for job in current.jobs):
+        if current is None or not current.writes(queue):
             return []
         tasks = [*([current.first] if current.first else []), *current.parts]
         return [task for task in tasks if not task.is_done]
@@ -229,12 +259,14 @@ class GroupCommit:
             # Its bodies are written and its journals not begun: the loop would have done that next.
             if error is None and not current.parts:
                 try:
+                    lagging.write(self._disk, self._lagging.take_all())
                     _write_journals(self._disk, current.jobs)
                 except OSError as caught:
                     error = caught
             self._ended(current, error)
         if self._host.failure is not None:
             return
+        lagging.write(self._disk, self._lagging.take_all())
         self._commit_here([*self._dirty])
         self._dirty.clear()
         self._done = max([self._begun + 1, *(number for number, _ in self._waiters)])
@@ -262,9 +294,14 @@ class GroupCommit:
 
     def _schedule(self) -> None:
         # At the end of this turn of the loop: all its appends share the round.
-        if self._loop is not None and (self._dirty or self._stores_dirty):
+        if self._loop is not None and self._is_due:
             self._scheduled = True
             self._loop.call_soon(self._begin)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether there is anything for a round."""
+        return bool(self._dirty) or self._stores_dirty or self._lagging.is_late
 
     def _take_stored(self) -> list[tuple[MessageStore, MessagesJob]]:
         self._stores_dirty = False
@@ -279,9 +316,7 @@ class GroupCommit:
     def _begin_round(self) -> None:
         if self._round is not None or self._host.failure is not None or self._loop is None:
             return
-        if not self._dirty and not self._stores_dirty:
-            return
-        if self._host.is_behind:
+        if not self._is_due or self._host.is_behind:
             return
         # Queues first: taking a queue elides publishes, and bodies that it takes back from a
         # message store by that are then not written.
@@ -296,7 +331,7 @@ class GroupCommit:
         # Bodies for the message store would need two syncs, one after the other.
         if not stored and len(jobs) <= IN_PLACE_QUEUES_MAX:
             size = self._plan(current)
-            if self._sync_duration.may_block(size, current.syncs):
+            if not current.lags and self._sync_duration.may_block(size, current.syncs):
                 self._in_place(current)
                 return
         self._round = current
@@ -309,22 +344,29 @@ class GroupCommit:
             self._write_journals(current)
 
     def _plan(self, current: Round) -> int:
-        """Splits the round between the commit log and the direct way. Returns its bytes."""
-        logged: list[Piece] = []
+        """Splits the round between the commit log and the direct way, and says what it writes of
+        journals that lag. Returns its bytes, without those of the latter."""
+        logged: list[CommitJob] = []
         direct: list[CommitJob] = []
         size = log_size = 0
         for job in current.jobs:
             pieces = job.pieces
-            job_size = sum([sum(map(len, piece.buffers)) for piece in pieces])
+            job_size = sum([piece.size_bytes for piece in pieces])
             size += job_size
             # A journal that is there, and goes on.
             if len(pieces) == 1 and pieces[0].offset and job.unmade is None and job_size:
-                logged.append(pieces[0])
+                logged.append(job)
                 log_size += job_size
             else:
                 direct.append(job)
-        current.log = self._log.plan(logged, log_size)
+        current.log = self._log.plan([job.pieces[0] for job in logged], log_size)
         current.direct = current.jobs if current.log is None else direct
+        if current.log is not None:
+            current.logged = logged
+        # Before a journal is written directly it gets what it lacks.
+        current.lags_of = self._lagging.take_before(current.direct)
+        if self._log.needs_journals or self._lagging.is_due:
+            current.lags = self._lagging.take_all()
         return size
 
     def _in_place(self, current: Round) -> None:
@@ -362,10 +404,13 @@ class GroupCommit:
         works: list[Callable[[], None]] = []
         if current.log is not None:
             works.append(partial(commit_log.write, self._disk, current.log))
-        direct = current.direct
+        if current.lags:
+            works.append(partial(lagging.write, self._disk, current.lags))
+        direct, lags_of = current.direct, current.lags_of
         count = min(len(direct), self._limits.sync_threads)
         return works + [
-            partial(_write_journals, self._disk, direct[index::count]) for index in range(count)
+            partial(_write_journals, self._disk, direct[index::count], lags_of)
+            for index in range(count)
         ]
 
     def _part_done(self, current: Round) -> None:
@@ -392,7 +437,8 @@ class GroupCommit:
             self._host.fail(error)
             return
         self._done += 1
-        self._sync_duration.took(monotonic() - current.began)
+        if not current.lags:
+            self._sync_duration.took(monotonic() - current.began)
         self._host.counters.files_synced += current.syncs
         if current.log is not None:
             self._log.written(current.log)
@@ -400,6 +446,12 @@ class GroupCommit:
         for store, stored in current.stored:
             self._host.counters.message_store_bytes += stored.size_bytes
             store.committed(stored)
+        lagging.written(current.lags_of.values())
+        lagging.written(current.lags)
+        for job in current.logged:
+            if not job.queue.closed:
+                self._lagging.add(job.queue, job.pieces[0], job.entries)
+            job.entries = []
         self._host.round_ended(current.jobs)
         # The next round is on its way before the callers of `sync` hear of this one.
         self._begin()
@@ -431,10 +483,15 @@ def _write_messages(disk: Disk, jobs: list[MessagesJob]) -> None:
         messages.write(disk, job)
 
 
-def _write_journals(disk: Disk, jobs: list[CommitJob]) -> None:
+def _write_journals(
+    disk: Disk, jobs: list[CommitJob], lags_of: Mapping[CommitJob, Lag] = MappingProxyType({})
+) -> None:
     """Runs in a sync thread."""
     # A queue gets its folder with its first op, and not when it is declared: a node that is told of
     # ten thousand queues would have to sync fifty thousand files for nothing.
     make_folders(disk, [job.unmade for job in jobs if job.unmade is not None])
     for job in jobs:
+        lag = lags_of.get(job)
+        if lag is not None:
+            lagging.write(disk, [lag])
         write_pieces(disk, job.queue.directory, job.pieces)

@@ -145,7 +145,7 @@ class Scrub:
         files = queue.on_disk()
         segments = {id(file) for file in queue.bodies.segments.values()}
         for file in files:
-            check = _FileCheck(file, id(file) not in segments, file.synced)
+            check = _FileCheck(file, id(file) not in segments, file.synced - file.unwritten)
             while not check.is_done and _has(queue, file):
                 try:
                     size, reports = await asyncio.to_thread(check.step, self._shared.disk)

@@ -240,6 +240,7 @@ class Store:
         if self._queues.get(queue.queue) is queue:
             del self._queues[queue.queue]
             self._abandoned.add(queue)
+            self._commit.end(queue)
             self._forget(queue)
 
     def _forget(self, queue: QueueStore) -> None:
@@ -393,6 +394,7 @@ class Store:
             return
         self._loop.call_later(TICK_S, self._tick)
         self._idle.tick()
+        self._commit.tick()
         self._memory.keep_budget(self._queues.values())
         self._background.look_for_garbage()
 

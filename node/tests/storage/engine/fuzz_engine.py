@@ -43,6 +43,8 @@ def random_limits(rng: random.Random) -> StoreLimits:
         compaction_piece_bytes_max=some([200, 1 << 20]),
         recent_ids_max=some([2, 1000]),
         store_cache_bytes_max=some([0, 2_000, 16 << 20]),
+        commit_log_bytes_max=some([1_500, 32 << 20]),
+        write_behind_bytes_max=some([0, 500, 2 << 20]),
     )
 
 

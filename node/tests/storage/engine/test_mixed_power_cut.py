@@ -59,6 +59,8 @@ LIMITS = StoreLimits(
     compaction_piece_bytes_max=600,
     recent_ids_max=50,
     store_cache_bytes_max=0,
+    commit_log_bytes_max=4_000,
+    write_behind_bytes_max=800,
 )
 SEGMENT_POSITIONS = 16
 STEPS = 600

@@ -79,6 +79,7 @@ def make(root: Path) -> tuple[Path, Path]:
             append(queue, Remove(()))
         await store.sync()
         await until(lambda: store.statistics().journals_sealed_now == 0)
+        await until(lambda: not any(each.on_disk()[-1].unwritten for each in (small, large, copy)))
         await until(lambda: has_copied(store, killed))
 
     run_store(store, work)

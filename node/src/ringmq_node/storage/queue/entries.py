@@ -35,6 +35,8 @@ class QueueFile:
     end: int
     # The file is known to be durable up to this offset.
     synced: int
+    # Of the bytes up to there, so many at the end are in the commit log only (see `lagging`).
+    unwritten: int = 0
     # The end of the bytes that this start has found. What they refer to in the transient store is
     # gone, as that is emptied at each start.
     found: int = 0

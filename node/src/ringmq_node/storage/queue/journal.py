@@ -64,6 +64,8 @@ class Piece:
     offset: int
     buffers: list[bytes] = field(default_factory=list)
     seals: QueueFile | None = None
+    # Of the buffers together, once it is taken.
+    size_bytes: int = 0
 
     @property
     def end(self) -> int:
@@ -160,6 +162,9 @@ class JournalWriter:
     def take(self) -> list[Piece]:
         """The gathered pieces, in the order in which they have to reach the disk."""
         pieces, self._pieces = self._pieces, []
+        for piece in pieces:
+            # A journal that was sealed since ends where its piece does, too.
+            piece.size_bytes = piece.file.end - piece.offset
         return pieces
 
     def _begin(self, start: Checkpoint, seals: QueueFile | None) -> QueueFile:

@@ -320,7 +320,7 @@ class QueueLog:
         counters = self._shared.counters
         sealed: list[LoggedJournal] = []
         for piece in pieces:
-            size = sum(map(len, piece.buffers))
+            size = piece.size_bytes
             piece.file.synced = piece.offset + size
             counters.journal_bytes += size
             self._written.journal_bytes += size

@@ -58,7 +58,7 @@ class CommitJob:
 
     queue: QueueStore
     pieces: list[Piece]
-    # Entries whose records are in `pieces`.
+    # Entries whose records are in `pieces`, and will be in the journal when the round ends.
     entries: list[IndexEntry]
     # Bodies in the message store that nobody refers to once this is durable.
     releases: list[RecordLocation]
@@ -109,7 +109,7 @@ class QueueStore:
         self.ahead = ReadAhead(host, self.bodies)
         self.written = Written()
         self._host = host
-        self._deleted = False
+        self.closed = False
         self._unmade = unmade
         # Rounds that this queue took part in, begun and done. The ops appended up to now are
         # durable when `_commits` has reached `_gate()`.
@@ -406,8 +406,8 @@ class QueueStore:
         return True
 
     def close(self) -> None:
-        """The queue is being deleted: it takes nothing more."""
-        self._deleted = True
+        """The queue is being deleted or given up: it takes nothing more."""
+        self.closed = True
 
     def delete(self) -> list[IndexEntry]:
         """The queue is deleted: leaves no cycle (`resources.garbage`). See `Bodies.clear`."""
@@ -432,8 +432,8 @@ class QueueStore:
 
     def _check_writable(self) -> None:
         self._host.check_writable()
-        if self._deleted:
-            raise StoreClosedError(f"queue {self.queue!r} was deleted: it takes no more writes")
+        if self.closed:
+            raise StoreClosedError(f"queue {self.queue!r} was deleted or given up: no more writes")
 
     def _add(self, entries: list[IndexEntry]) -> None:
         for entry in entries:
