@@ -15,9 +15,8 @@ stays in memory. So a queue that is closed leaves no cycle behind: its objects g
 reference to them does (`node/tests/broker/test_closed_queues.py`), and so do those of messages
 (`node/tests/broker/test_garbage_of_traffic.py`), of calls and connections
 (`wire/tests/test_no_cycles.py`), links (`gm/tests/links/test_no_cycles.py`), and streams
-(`node/tests/doors/test_no_cycles.py`). What a library has left is looked at while little is
-frozen: then all of it is thawed before the next freeze. Of a large node this would be one piece of
-work, up to a second long.
+(`node/tests/doors/test_no_cycles.py`). To thaw and collect everything would be one piece of work,
+0.1 s long on a slow processor without any queue, and a second with many.
 """
 
 from __future__ import annotations
@@ -40,9 +39,6 @@ LONG_S = 0.015
 OPENED_MAX = 50
 # New views between two freezes.
 VIEWS_MAX = 125
-# Frozen objects that are looked at again before the next freeze: 40 ms for 156 000 of them, busy. A
-# node without queues has 56 000, two hundred queues have twice as many.
-THAWED_MAX = 120_000
 
 
 class LongCollections:
@@ -66,18 +62,9 @@ class LongCollections:
 class Garbage:
     """Counts queues that are opened, and views. One per process."""
 
-    def __init__(
-        self,
-        *,
-        opened_max: int = OPENED_MAX,
-        views_max: int = VIEWS_MAX,
-        thawed_max: int = THAWED_MAX,
-    ) -> None:
+    def __init__(self, *, opened_max: int = OPENED_MAX, views_max: int = VIEWS_MAX) -> None:
         self._opened_max = opened_max
         self._views_max = views_max
-        self._thawed_max = thawed_max
-        # False once there was more: to count millions takes long, too.
-        self._thaws = True
         self._opened = 0
         self._views = 0
 
@@ -112,9 +99,6 @@ class Garbage:
             self._freeze()
 
     def _freeze(self) -> None:
-        self._thaws = self._thaws and gc.get_freeze_count() <= self._thawed_max
-        if self._thaws:
-            gc.unfreeze()
         # Else the garbage of this moment would be kept for good.
-        gc.collect(2 if self._thaws else 1)
+        gc.collect(1)
         gc.freeze()
