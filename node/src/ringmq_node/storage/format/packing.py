@@ -68,17 +68,18 @@ async def packed_in_pieces(state: ReplicatedState) -> PackedParts:
     parts: list[Part] = [state.live, state.redelivered, state.transient, *state.counts.planes]
     parts += [state.expiries, *(positions for _, positions in state.priorities.levels())]
     parts += [] if state.doomed is None else [state.doomed]
+    # Of all parts together: many parts that are no piece each are one too long.
+    pieces = Pieces()
     for part in parts:
         if packed.find(part) is None:
-            packed.note(part, await _pack(part))
+            packed.note(part, await _pack(part, pieces))
     return packed
 
 
-async def _pack(part: Part) -> bytes:
+async def _pack(part: Part, pieces: Pieces) -> bytes:
     """`part.pack()`, in pieces of work."""
     count, step = _length(part)
     packed: list[bytes] = []
-    pieces = Pieces()
     for start in range(0, count, step):
         packed.append(part.pack(start, start + step))
         await pieces.step()
