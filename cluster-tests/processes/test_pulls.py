@@ -1,5 +1,6 @@
 """Messages that a client asks for, and settles later: RabbitMQ's `basic.get`, on three nodes, and
-again with the master killed half way. The cases have the names of `queue_parallel_SUITE`.
+again with the master killed half way. The cases have the names of `queue_parallel_SUITE` and
+`backing_queue_SUITE`.
 """
 
 from __future__ import annotations
@@ -152,8 +153,24 @@ def held_and(does: str, count: int) -> Story:
     return story
 
 
+async def variable_queue_drop(case: Case) -> None:
+    """Taken and put back, then taken for good; a look into the empty queue after each."""
+    await case.publish(b"the only one")
+    async with case.puller() as puller:
+        (held,) = await puller.pull()
+        await case.counts(0, 1)
+        assert not [*await puller.pull()]
+        await puller.nack(held)
+        await case.counts(1)
+        await case.middle()
+    (taken,) = await case.client.get_messages(case.queue, 1, remove=True)
+    assert (taken.body, taken.redelivered) == (b"the only one", True)
+    assert not await case.client.get_messages(case.queue, 1, remove=True)
+    await case.counts(0)
+
+
 CASES: list[Story] = [consume, consume_first_empty, consume_and_autoack, basic_recover]
-CASES += [prefetch_is_used_up, beside_an_exclusive_consumer]
+CASES += [prefetch_is_used_up, beside_an_exclusive_consumer, variable_queue_drop]
 for _name, _does, _count in (
     ("consume_and_ack", "ack", 1),
     ("consume_and_multiple_ack", "ack", 3),

@@ -18,16 +18,20 @@ from halves import (
     Stories,
     Story,
     bodies_of,
+    in_memory,
     judge,
+    narrowed,
     numbered,
     outcomes_of,
+    paged_out,
     take,
     until_it_ends,
 )
 from nemesis import until
 
 import ringmq
-from ringmq import BrowseSource, QueueMode, QueueStorage
+from ringmq import BrowseSource, QueueMode
+from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 
 # --- queue_parallel_SUITE ---
 
@@ -227,50 +231,6 @@ async def variable_queue_requeue(case: Case) -> None:
     assert await case.bodies() == numbered(20)[1::2]
 
 
-async def variable_queue_drop(case: Case) -> None:
-    """Taken and put back, then taken for good; a look into the empty queue after each."""
-    await case.publish(b"the only one")
-    async with case.puller() as puller:
-        (held,) = await puller.pull()
-        await case.counts(0, 1)
-        assert not [*await puller.pull()]
-        await puller.nack(held)
-        await case.counts(1)
-        await case.middle()
-    (taken,) = await case.client.get_messages(case.queue, 1, remove=True)
-    assert (taken.body, taken.redelivered) == (b"the only one", True)
-    assert not await case.client.get_messages(case.queue, 1, remove=True)
-    await case.counts(0)
-
-
-async def paged_out(case: Case, most: int = 0) -> None:
-    """Until no more than `most` of the queue's messages are in memory.
-
-    A queue that becomes lazy lets go of what is on disk; what it fetches for a consumer afterwards
-    stays until it is settled. So one that is lazy already is switched to and fro.
-    """
-    found: list[QueueStorage | None] = []
-
-    async def is_out() -> bool:
-        for mode in MODES:
-            await case.client.set_queue_mode(case.queue, mode)
-        storage = (await case.client.queue(case.queue)).storage
-        assert storage is not None
-        found[:] = [storage]
-        return storage.messages_in_memory <= most
-
-    try:
-        await until(is_out, poll_s=0.1)
-    except AssertionError:
-        raise AssertionError(f"{case.queue} is not paged out: {found}") from None
-
-
-async def narrowed(consumer: ringmq.Consumer) -> None:
-    """It has room for one: of many that it holds and puts back, none comes to it again."""
-    await consumer.set_prefetch(1)
-    await until(lambda: consumer.prefetch[0] == 1, "the prefetch is lower")
-
-
 async def variable_queue_ack_limiting(case: Case) -> None:
     """Half of the messages are with a consumer: neither these nor the others are in memory, at the
     next master either, and all can be acked there."""
@@ -419,6 +379,60 @@ async def variable_queue_dropfetchwhile(case: Case) -> None:
     assert await case.bodies() == [b"stays", b"stays as well"]
 
 
+async def variable_queue_dynamic_duration_change(case: Case) -> None:
+    """No message may be in memory, then all may, again and again, while they come and go."""
+    await case.publish(*numbered(300))
+    for first in range(0, 400, 50):
+        await paged_out(case) if first % 100 else await in_memory(case)
+        taken = await case.client.get_messages(case.queue, 50, remove=True)
+        assert [each.body for each in taken] == numbered(50, first)
+        await case.publish(*numbered(50, 300 + first))
+        if first == 200:
+            await case.middle()
+    await case.counts(300)
+    assert await case.bodies() == numbered(300, 400)
+
+
+async def variable_queue_partial_segments_delta_thing(case: Case) -> None:
+    """A segment and a half are paged out; one message more is in memory; all come in order."""
+    count = SEGMENT_POSITIONS * 3 // 2
+    for first in range(0, count, 4096):
+        await case.publish(*numbered(4096, first))
+    await paged_out(case)
+    await case.publish(*numbered(1, count))
+    await case.middle()
+    async with case.consumer(prefetch=count + 1, auto_ack=True) as consumer:
+        assert bodies_of(await take(consumer, count + 1)) == numbered(count + 1)
+    await case.counts(0)
+
+
+async def variable_queue_dropwhile_varying_ram_duration(case: Case) -> None:
+    """Nothing that may live for an hour expires, in memory or not (and so `fetchwhile`)."""
+    await case.publish(*numbered(10), ttl_ms=3_600_000)
+    for move in (case.middle, None):
+        await paged_out(case)
+        assert await case.bodies() == numbered(10)
+        await in_memory(case)
+        assert await case.bodies() == numbered(10)
+        if move is not None:
+            await move()
+    await case.counts(10)
+
+
+async def variable_queue_delete_msg_store_files_callback(case: Case) -> None:
+    """A purge while a consumer holds bodies of the message store's files: these can be read."""
+    large = [body + bytes(60_000) for body in numbered(60)]
+    await case.publish(*large)
+    async with case.consumer(prefetch=20) as consumer:
+        await take(consumer, 20)
+        await paged_out(case)
+        assert await case.client.purge_queue(case.queue) == 40
+        await case.counts(0, 20)
+        await case.middle()
+    await case.counts(20)
+    assert await case.bodies() == large[:20]
+
+
 # --- lazy_queue_SUITE ---
 
 
@@ -456,7 +470,6 @@ CASES = (
     purge,
     trigger_message_store_compaction,
     delete_immediately,
-    variable_queue_drop,
     variable_queue_ack_limiting,
     variable_queue_requeue,
     variable_queue_requeue_ram_beta,
@@ -466,6 +479,10 @@ CASES = (
     variable_queue_batch_publish_delivered,
     variable_queue_dropwhile_restart,
     variable_queue_dropfetchwhile,
+    variable_queue_dynamic_duration_change,
+    variable_queue_partial_segments_delta_thing,
+    variable_queue_dropwhile_varying_ram_duration,
+    variable_queue_delete_msg_store_files_callback,
     publish_consume,
 )
 

@@ -23,7 +23,7 @@ from loops import run
 from nemesis import Cluster, until
 
 import ringmq
-from ringmq import QueueMode, QueueRules
+from ringmq import QueueMode, QueueRules, QueueStorage
 
 MASTER = "a"
 
@@ -124,6 +124,39 @@ async def take(consumer: ringmq.Consumer, count: int) -> list[ringmq.Message]:
         found += batch
     assert len(found) == count
     return found
+
+
+async def paged_out(case: Case, most: int = 0) -> None:
+    """Until no more than `most` of the queue's messages are in memory.
+
+    A queue that becomes lazy lets go of what is on disk; what it fetches for a consumer afterwards
+    stays until it is settled. So one that is lazy already is switched to and fro.
+    """
+    found: list[QueueStorage | None] = []
+
+    async def is_out() -> bool:
+        for mode in MODES:
+            await case.client.set_queue_mode(case.queue, mode)
+        storage = (await case.client.queue(case.queue)).storage
+        assert storage is not None
+        found[:] = [storage]
+        return storage.messages_in_memory <= most
+
+    try:
+        await until(is_out, poll_s=0.1)
+    except AssertionError:
+        raise AssertionError(f"{case.queue} is not paged out: {found}") from None
+
+
+async def narrowed(consumer: ringmq.Consumer) -> None:
+    """It has room for one: of many that it holds and puts back, none comes to it again."""
+    await consumer.set_prefetch(1)
+    await until(lambda: consumer.prefetch[0] == 1, "the prefetch is lower")
+
+
+async def in_memory(case: Case) -> None:
+    """The queue may keep its messages in memory, as far as it has room."""
+    await case.client.set_queue_mode(case.queue, QueueMode.DEFAULT)
 
 
 async def until_it_ends(consumer: ringmq.Consumer) -> None:
