@@ -408,14 +408,17 @@ async def variable_queue_partial_segments_delta_thing(case: Case) -> None:
 
 async def variable_queue_dropwhile_varying_ram_duration(case: Case) -> None:
     """Nothing that may live for an hour expires, in memory or not (and so `fetchwhile`)."""
-    await case.publish(*numbered(10), ttl_ms=3_600_000)
-    for move in (case.middle, None):
+
+    async def look() -> None:
         await paged_out(case)
         assert await case.bodies() == numbered(10)
         await in_memory(case)
         assert await case.bodies() == numbered(10)
-        if move is not None:
-            await move()
+
+    await case.publish(*numbered(10), ttl_ms=3_600_000)
+    await look()
+    await case.middle()
+    await look()
     await case.counts(10)
 
 

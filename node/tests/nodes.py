@@ -29,7 +29,9 @@ async def lone_node(folder: Path, **settings: Any) -> Node:
 
 
 @asynccontextmanager
-async def running_nodes(folder: Path, names: Iterable[str]) -> AsyncIterator[dict[str, Node]]:
+async def running_nodes(
+    folder: Path, names: Iterable[str], **settings: Any
+) -> AsyncIterator[dict[str, Node]]:
     """Nodes of one cluster, by name, which have their data and their registry in `folder`."""
     nodes: dict[str, Node] = {}
     try:
@@ -40,6 +42,7 @@ async def running_nodes(folder: Path, names: Iterable[str]) -> AsyncIterator[dic
                 str(folder / name),
                 listen="127.0.0.1:0",
                 drain_s=0.1,
+                **settings,
             )
             nodes[name] = await make_node(config)
             await nodes[name].start()

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+import cycles
 import pytest
 from certificates import client_tls, made_for_loopback, server_tls
 from cycles import collected_by_hand, in_cycles, living
 from loops import LOOPS, LoopFactory, run
-from waiting import TooLateError, until
+from waiting import until
 from wireserver import HOST, ROUTES, connected
 
 from ringmq_wire import OK, CallHandler, CallStream, RpcError, WireCall, WireChannel, WireServer
@@ -28,13 +30,7 @@ def collector_is_off() -> Iterator[None]:
         yield
 
 
-async def gone(*kinds: type) -> None:
-    """Returns when no object of these classes is left."""
-    try:
-        await until(lambda: not living(*kinds), within_s=2)
-    except TooLateError as error:
-        found = in_cycles("ringmq_wire", "_asyncio", "asyncio", "uvloop")
-        raise AssertionError(f"there still are {living(*kinds)}, in cycles {found}") from error
+gone = partial(cycles.gone, modules=("ringmq_wire",), within_s=2)
 
 
 async def echoed(server: WireServer, channel: WireChannel) -> None:

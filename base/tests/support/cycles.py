@@ -20,6 +20,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from waiting import TooLateError, until
+
 
 @contextmanager
 def collected_by_hand() -> Iterator[None]:
@@ -50,3 +52,12 @@ def in_cycles(*modules: str) -> Counter[str]:
 def living(*kinds: type) -> Counter[str]:
     """How many objects of these classes there are since `collected_by_hand`, used or not."""
     return Counter(type(each).__qualname__ for each in gc.get_objects() if type(each) in kinds)
+
+
+async def gone(*kinds: type, modules: tuple[str, ...], within_s: float) -> None:
+    """Returns when no object of these classes is left. `modules`: where to look for cycles."""
+    try:
+        await until(lambda: not living(*kinds), within_s=within_s)
+    except TooLateError as error:
+        found = in_cycles(*modules, "_asyncio", "asyncio", "uvloop")
+        raise AssertionError(f"there still are {living(*kinds)}, in cycles {found}") from error

@@ -14,7 +14,8 @@ tests that makes loops; `cluster-tests/tidy/test_loops.py` refuses all others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import uvloop
@@ -45,3 +46,21 @@ def run(work: Coroutine[Any, Any, R], *, on: LoopFactory = uvloop.new_event_loop
             return runner.run(work)
         finally:
             left_tasks[:] = [task.get_name() for task in asyncio.all_tasks(runner.get_loop())]
+
+
+@asynccontextmanager
+async def turns_beside() -> AsyncIterator[Callable[[], int]]:
+    """How often another task had its turn so far, while the work within goes on."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    try:
+        yield lambda: turns
+    finally:
+        beside.cancel()

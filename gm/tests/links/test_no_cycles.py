@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import cast
 
+import cycles
 import pytest
-from cycles import collected_by_hand, in_cycles, living
+from cycles import collected_by_hand
 from loops import run
-from waiting import TooLateError, until
+from waiting import until
 
 from ringmq_gm import GroupOptions, MemberId
 from ringmq_gm.core.frames import Frame, Mark, OpFrame, encode
@@ -121,12 +123,7 @@ async def listening() -> AsyncIterator[tuple[Owner, WireServer, IncomingLinks]]:
         await server.stop(0)
 
 
-async def gone() -> None:
-    try:
-        await until(lambda: not living(*KINDS), within_s=2)
-    except TooLateError as error:
-        found = in_cycles("ringmq", "_asyncio", "asyncio", "tenacity")
-        raise AssertionError(f"there still are {living(*KINDS)}, in cycles {found}") from error
+gone = partial(cycles.gone, *KINDS, modules=("ringmq", "tenacity"), within_s=2)
 
 
 async def aborted(link: Link) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from loops import run
+from node.tests.nodes import running_nodes
 
 import ringmq
 from ringmq_gm import Group
-from ringmq_node.config import NodeConfig
-from ringmq_node.node import Node, make_node
+from ringmq_node.node import Node
 from ringmq_node.resources import Alarm
 from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.errors import DiskHangsError
@@ -79,27 +79,18 @@ def test_a_ring_goes_on_without_the_node_whose_disk_hangs(
             assert victim.me.node not in [one.node for one in ring]
 
     async def main() -> None:
-        nodes: dict[str, Node] = {}
+        cluster = running_nodes(
+            tmp_path,
+            NAMES,
+            unsynced_bytes_max=UNSYNCED_BYTES_MAX,
+            disk_timeout_s=1.0,
+            lease_s=1.0,
+        )
         try:
-            async with asyncio.timeout(40):
-                for name in NAMES:
-                    config = NodeConfig(
-                        name,
-                        f"sqlite:///{tmp_path / 'registry'}",
-                        str(tmp_path / name),
-                        unsynced_bytes_max=UNSYNCED_BYTES_MAX,
-                        listen="127.0.0.1:0",
-                        disk_timeout_s=1.0,
-                        lease_s=1.0,
-                        drain_s=0.1,
-                    )
-                    nodes[name] = await make_node(config)
-                    await nodes[name].start()
+            # The thread hangs yet while the nodes stop, and keeps nobody.
+            async with asyncio.timeout(40), cluster as nodes:
                 await story(nodes)
         finally:
-            # The thread hangs yet, and keeps nobody.
-            async with asyncio.timeout(20):
-                await asyncio.gather(*(node.stop() for node in nodes.values()))
             hang.over.set()
 
     run(main())

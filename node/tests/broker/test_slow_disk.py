@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from loops import run
+from node.tests.nodes import running_nodes
 
 import ringmq
 from ringmq_base.limits import KIB, MIB
-from ringmq_node.config import NodeConfig
-from ringmq_node.node import Node, make_node
+from ringmq_node.node import Node
 from ringmq_node.storage.disk.disk import FileDisk
 
 NAMES = ("a", "b", "c")
@@ -98,24 +98,16 @@ def test_publishers_go_at_the_pace_of_the_masters_disk(
         assert watched.under_way_bytes_max <= PUBLISH_BYTES_MAX + 2 * turn
 
     async def main() -> None:
-        nodes: dict[str, Node] = {}
-        try:
-            async with asyncio.timeout(60):
-                for name in NAMES:
-                    config = NodeConfig(
-                        name,
-                        f"sqlite:///{tmp_path / 'registry'}",
-                        str(tmp_path / name),
-                        listen="127.0.0.1:0",
-                        publish_bytes_max=PUBLISH_BYTES_MAX,
-                        unsynced_bytes_max=UNSYNCED_BYTES_MAX,
-                        drain_s=0.1,
-                    )
-                    nodes[name] = await make_node(config)
-                    await nodes[name].start()
+        cluster = running_nodes(
+            tmp_path,
+            NAMES,
+            publish_bytes_max=PUBLISH_BYTES_MAX,
+            unsynced_bytes_max=UNSYNCED_BYTES_MAX,
+        )
+        async with asyncio.timeout(60), cluster as nodes:
+            try:
                 await story(nodes)
-        finally:
-            disk.folder = None
-            await asyncio.gather(*(node.stop() for node in nodes.values()))
+            finally:
+                disk.folder = None
 
     run(main())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import cycles
 import pytest
-from cycles import collected_by_hand, in_cycles, living
+from cycles import collected_by_hand, living
 from loops import run
 from node.tests.nodes import lone_node, running_nodes
-from waiting import TooLateError, until
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
@@ -44,13 +45,7 @@ def collector_is_off() -> Iterator[None]:
         yield
 
 
-async def gone(*kinds: type) -> None:
-    """Returns when no object of these classes is left."""
-    try:
-        await until(lambda: not living(*kinds), within_s=3)
-    except TooLateError as error:
-        found = in_cycles("ringmq", "_asyncio", "asyncio")
-        raise AssertionError(f"there still are {living(*kinds)}, in cycles {found}") from error
+gone = partial(cycles.gone, modules=("ringmq",), within_s=3)
 
 
 async def published(channel: WireChannel) -> CallStream:

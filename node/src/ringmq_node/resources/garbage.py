@@ -16,7 +16,7 @@ reference to them does (`node/tests/broker/test_closed_queues.py`), and so do th
 (`node/tests/broker/test_garbage_of_traffic.py`), of calls and connections
 (`wire/tests/test_no_cycles.py`), links (`gm/tests/links/test_no_cycles.py`), and streams
 (`node/tests/doors/test_no_cycles.py`). To thaw and collect everything would be one piece of work,
-0.1 s long on a slow processor without any queue, and a second with many.
+up to 0.1 s long on a slow processor with few queues, and a second with many.
 """
 
 from __future__ import annotations

@@ -12,6 +12,13 @@ from ringmq_node.broker.routing.session import RoutedSession
 from ringmq_node.model.reasons import Reason
 
 
+async def ways_end(stage: Stage, session: RoutedSession, client: PlayedClient) -> None:
+    """Message 1 is confirmed, then the ways have nothing to do, and end."""
+    await until(lambda: client.confirmed() == [1], within_s=5)
+    session.drop_idle_ways(asyncio.get_running_loop().time() + 1)
+    await until(lambda: all(task.done() for task in stage.tasks), within_s=5)
+
+
 def test_a_newer_session_of_the_producer_ends_this_one() -> None:
     async def story(stage: Stage) -> None:
         stage.queues.fences = {"q2"}
@@ -31,9 +38,7 @@ def test_ways_without_work_end_their_streams_and_come_back() -> None:
         client = PlayedClient()
         session = stage.open(client)
         session.publish(batch(1, b"x"))
-        await until(lambda: client.confirmed() == [1], within_s=5)
-        session.drop_idle_ways(asyncio.get_running_loop().time() + 1)
-        await until(lambda: all(task.done() for task in stage.tasks), within_s=5)
+        await ways_end(stage, session, client)
         session.publish(batch(2, b"y"))
         await until(lambda: client.confirmed() == [1, 2], within_s=5)
         assert stage.queues.streams == 6
@@ -147,9 +152,7 @@ def test_a_way_that_has_nothing_to_do_does_not_end_a_clients_producer() -> None:
         client = PlayedClient()
         session = stage.open(client)
         session.publish(batch(1, b"x"))
-        await until(lambda: client.confirmed() == [1], within_s=5)
-        session.drop_idle_ways(asyncio.get_running_loop().time() + 1)
-        await until(lambda: all(task.done() for task in stage.tasks), within_s=5)
+        await ways_end(stage, session, client)
         assert stage.queues.ended == []
 
     play(story)

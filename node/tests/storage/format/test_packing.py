@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from loops import run
+from loops import run, turns_beside
 
 from ringmq_base.pieces import PIECE_S_MAX, timed_by
 from ringmq_base.ranges import RangeSet, SummedRangeSet
@@ -79,22 +77,13 @@ def test_nothing_is_left_to_pack_for_the_checkpoint(monkeypatch: pytest.MonkeyPa
 
 def test_a_part_is_packed_in_pieces_of_work() -> None:
     async def main() -> None:
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        beside = asyncio.create_task(others())
         # Each look at the clock ends a piece.
         now = iter(range(1_000_000))
-        with timed_by(lambda: next(now)):
-            await packed_in_pieces(long_state())
-        beside.cancel()
+        async with turns_beside() as turns:
+            with timed_by(lambda: next(now)):
+                await packed_in_pieces(long_state())
         # `live` and the marks three times, the others once or twice.
-        assert turns >= 11
+        assert turns() >= 11
 
     run(main())
 
@@ -103,20 +92,11 @@ def test_short_parts_share_a_piece_of_work() -> None:
     """Each part had a piece of its own: eight of 9 ms held the loop for all of theirs."""
 
     async def main() -> None:
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        beside = asyncio.create_task(others())
         # Ten looks at the clock are a piece, and no part has as many.
         now = iter(range(1_000_000))
-        with timed_by(lambda: next(now) * PIECE_S_MAX / 10):
-            await packed_in_pieces(long_state())
-        beside.cancel()
-        assert turns >= 1
+        async with turns_beside() as turns:
+            with timed_by(lambda: next(now) * PIECE_S_MAX / 10):
+                await packed_in_pieces(long_state())
+        assert turns() >= 1
 
     run(main())

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from loops import run
+from loops import run, turns_beside
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import QUEUE, bodies, open_store, run_store
 
@@ -106,21 +106,12 @@ def test_others_run_while_the_changes_are_computed() -> None:
         queue = open_store(SimulatedDisk(), LIMITS).open_queue(QUEUE)
         with_holes(queue, 4 * WINDOW_RANGES)
         state = without(queue, RangeSet((at, at) for at in range(0, 8 * WINDOW_RANGES, 4)))
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        beside = asyncio.create_task(others())
         # Each look at the clock ends a piece.
         now = itertools.count()
-        with timed_by(lambda: next(now)):
-            changes = await queue.changes_to(state, keep_below=state.next_position)
-        beside.cancel()
-        assert turns >= 8
+        async with turns_beside() as turns:
+            with timed_by(lambda: next(now)):
+                changes = await queue.changes_to(state, keep_below=state.next_position)
+        assert turns() >= 8
         assert changes.are_current(state, state.next_position)
 
     run(main())
