@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from expected_logs import DAMAGE
@@ -21,7 +22,8 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove
 from ringmq_node.storage import QueueStore, Store, StoreLimits
-from ringmq_node.storage.scrub import Scrub
+from ringmq_node.storage.messages import MessageStore
+from ringmq_node.storage.scrub import Scrub, _FileCheck
 
 LIMITS = StoreLimits(journal_entries_max=500)
 FAST = 1 << 40
@@ -186,6 +188,68 @@ def test_damage_in_a_segment_is_found_though_only_its_counts_are_in_memory(tmp_p
         # The record that the flush has joined from many small ones is lost as a whole.
         assert messages >= 1
         assert scrubbed.queue.missing.contains_all(7, 7)
+
+    scenario(tmp_path, play)
+
+
+def test_a_queue_that_is_deleted_during_a_pass_is_passed_over(tmp_path: Path) -> None:
+    """A replica that leaves the node and comes back has the same folder. The scrub took the new
+    journal for the old one, damaged, and put another one of the old queue in its place."""
+
+    async def play(scrubbed: Scrubbed) -> None:
+        await scrubbed.publish(20)
+        old = scrubbed.queue
+        scrubbed.store.delete_queue("q")
+        scrubbed.queue = scrubbed.store.open_queue("q")
+        assert scrubbed.queue.directory == old.directory
+        with pytest.raises(AssertionError, match="the next queue of this name"):
+            old.seal()
+        await scrubbed.publish(30)
+        # As one that has begun before.
+        await Scrub(scrubbed.store, lambda: [old], rate_bytes=FAST, pause_s=0.0).pass_once()
+        assert scrubbed.counted == (0, 0)
+        await scrubbed.publish(1)
+
+    scenario(tmp_path, play)
+
+    def look(queue: QueueStore) -> None:
+        assert [*bodies(queue)] == [*range(31)]
+
+    reopened(tmp_path, look)
+
+
+@pytest.mark.parametrize(
+    "read", [_FileCheck.step, MessageStore.check_record], ids=["journal", "body"]
+)
+@pytest.mark.parametrize("is_begun", [False, True], ids=["before its turn", "while it is read"])
+def test_a_queue_that_is_given_up_during_a_pass_does_not_end_the_scrub(
+    read: Callable[..., Any], is_begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it can be written anew."""
+
+    async def play(scrubbed: Scrubbed) -> None:
+        is_body = read is MessageStore.check_record
+        await scrubbed.publish(20, size_bytes=9000 if is_body else 50)
+        await scrubbed.publish(1)
+        flip(scrubbed.folder, b"<00007>")
+        loop = asyncio.get_running_loop()
+
+        async def give_up() -> None:
+            scrubbed.store.abandon(scrubbed.queue)
+
+        def reading(*arguments: object) -> object:
+            """In a thread of the scrub."""
+            asyncio.run_coroutine_threadsafe(give_up(), loop).result(10)
+            return read(*arguments)
+
+        if is_begun:
+            monkeypatch.setattr(MessageStore if is_body else _FileCheck, read.__name__, reading)
+        else:
+            await give_up()
+        await scrubbed.scrub.pass_once()
+        assert scrubbed.queue.closed
+        assert scrubbed.counted == (0, 0)
+        assert scrubbed.store.counters.scrub_passes == 1
 
     scenario(tmp_path, play)
 

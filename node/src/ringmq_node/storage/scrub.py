@@ -16,7 +16,10 @@ What it does about damage
 
 Files are read in threads, a piece at a time, only as far as they were known to be durable when the
 piece was begun. The loop's part of it is bounded by one segment's entries. A file that the queue
-has let go meanwhile is passed over: its path may have another file by now.
+has let go meanwhile is passed over: its path may have another file by now. A pass may take days, so
+the same holds for all files of a queue that was deleted since it began: a replica that has left
+this node and come back has its folder, and to take the new files for damaged ones, and begin
+another journal in their place, would lose its messages.
 """
 
 from __future__ import annotations
@@ -217,6 +220,8 @@ class Scrub:
     def _damaged_stored(
         self, queue: QueueStore, entry: IndexEntry, low: int, high: int, report: CorruptionReport
     ) -> None:
+        if queue.closed:
+            return
         bodies = queue.bodies
         delta = bodies.index.deltas.get(low // SEGMENT_POSITIONS)
         if delta is not None:
@@ -276,7 +281,8 @@ class Scrub:
 
 
 def _has(queue: QueueStore, file: QueueFile) -> bool:
-    return any(each is file for each in queue.on_disk())
+    """Whether the file is the queue's. A queue that is closed has no files, whatever lies there."""
+    return not queue.closed and any(each is file for each in queue.on_disk())
 
 
 def _is_stored(entry: IndexEntry) -> bool:

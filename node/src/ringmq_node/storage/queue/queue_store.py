@@ -372,12 +372,11 @@ class QueueStore:
             self.seal()
 
     def seal_for_memory(self) -> None:
-        """Memory is short, and entries whose records are in a journal can't be folded: has the
-        journal flushed, if there are many."""
+        """Memory is short, and entries without a record in a segment can't be folded: has the flush
+        give them one, if they are many."""
         if len(self.bodies.index) < _FOLDABLE_MIN:
             return
         if not self.durable:
-            # The same holds for entries in the transient store that have no record in a segment.
             if self.pager.awaiting_segment:
                 self._host.mark_flushable(self)
         elif self._log.entries >= SEGMENT_POSITIONS:
@@ -391,6 +390,7 @@ class QueueStore:
 
     def seal(self) -> None:
         """Begins another journal, with the state as it is."""
+        assert not self.closed, "its folder may be that of the next queue of this name"
         self._rotate()
         self._host.mark_dirty(self)
 
