@@ -59,6 +59,27 @@ def test_an_input_of_many_calls_is_taken_in_pieces() -> None:
     assert batch.messages == [bytes(1000)]
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_first_messages_of_many_calls_are_taken_in_pieces(ends: bool) -> None:
+    """The calls have begun before: an input of DATA frames only wakes a task for each of them."""
+    pair = pair_ready()
+    streams = [pair.client.open() for _ in range(2 * EVENTS_AT_ONCE)]
+    core = pair.server.core
+    core.receive(pair.client.output(1 << 20), 0.0)
+    while core.has_more:
+        core.receive(b"", 0.0)
+    for stream in streams:
+        pair.client.core.calls.send(stream, [b"a message"])
+        if ends:
+            pair.client.core.calls.half_close(stream)
+    pieces = [[*core.receive(pair.client.output(1 << 20), 0.0)]]
+    while core.has_more:
+        pieces.append([*core.receive(b"", 0.0)])
+    taken = [each.stream.id for piece in pieces for each in piece if type(each) is CallMessages]
+    assert taken == [stream.id for stream in streams]
+    assert max(map(len, pieces)) <= EVENTS_AT_ONCE + 1
+
+
 def test_a_connection_that_is_lost_between_two_pieces_has_nothing_left() -> None:
     pair = pair_ready()
     for _ in range(EVENTS_AT_ONCE + 1):

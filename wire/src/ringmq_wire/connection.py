@@ -43,8 +43,8 @@ from ringmq_wire.outflow import Outflow
 from ringmq_wire.streams import WireStream
 
 _WINDOW_UPDATES_PER_FRAME = 4
-# Where there are so many, the rest of an input waits: each call that begins costs some 30 us, and
-# as much again in the task that serves it.
+# Where there are so many, the rest of an input waits: a call that begins costs some 30 us, and its
+# task as much again, once the first message is there.
 EVENTS_AT_ONCE = 200
 
 
@@ -265,6 +265,9 @@ class Connection:
         if self._flow_left:
             at = self._payload(data, at, end)
         while end - at >= FRAME_HEADER_BYTES:
+            if len(self.calls.events) >= EVENTS_AT_ONCE:
+                self._rest_needed = 0
+                return at
             high, low, kind, flags, stream_id = unpack(data, at)
             length = high << 8 | low
             stop: int = at + FRAME_HEADER_BYTES + length
@@ -290,9 +293,6 @@ class Connection:
                 return at
             self._frame(kind, flags, stream_id & STREAM_ID_MAX, data[stop - length : stop])
             at = stop
-            if len(self.calls.events) >= EVENTS_AT_ONCE:
-                self._rest_needed = 0
-                return at
         self._rest_needed = FRAME_HEADER_BYTES
         return at
 

@@ -55,6 +55,7 @@ from ringmq_node.broker.topology.service import TopologyService
 from ringmq_node.broker.verifying import Verifying
 from ringmq_node.model.connections import SECRET_BYTES, owner_of
 from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo, VerifyInfo
+from ringmq_node.model.names import split_name
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import QueueMode, check_queue_name
 from ringmq_node.model.settings import GET_BYTES_MAX, GET_MESSAGES_MAX, BrokerSettings
@@ -202,8 +203,9 @@ class Broker:
     ) -> Declared:
         """Creates the queue, or finds that it exists with these arguments. An empty name: the queue
         is given one, the same for the same `name_token`."""
-        token = name_token or secrets.token_bytes(SECRET_BYTES)
-        queue = named(queue, token, restores=arguments.restores)
+        if not name_token and not split_name(queue)[1]:
+            name_token = secrets.token_bytes(SECRET_BYTES)
+        queue = named(queue, name_token, restores=arguments.restores)
         check_arguments(arguments)
         self._gate.check()
         owner = owner_of(caller.connection).encode() if caller.connection else ""
