@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -236,7 +238,11 @@ def test_a_queue_that_was_given_up_and_deleted_gets_nothing() -> None:
         folders.append(two.directory)
         store.abandon(two)
         store.delete_queue("two")
+        left = weakref.ref(two)
+        del two
         await rounds_of(store, ("one", "three"))
+        gc.collect()
+        assert left() is None
 
     run_store(store, work)
     assert not any(path.parent == folders[0] for path in disk.files())
@@ -289,6 +295,48 @@ def test_a_queue_that_is_deleted_while_a_thread_writes_gets_nothing_more(
     run_store(store, work)
     assert not any(path.parent == folders[0] for path in disk.files())
     assert found(disk).keys() == {"two", "three", "four"}
+
+
+@pytest.mark.parametrize(
+    ("held", "names"), [(".log", NAMES), (".jif", NAMES[1:])], ids=["the log", "a journal"]
+)
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "opened again at once"])
+def test_a_queue_that_is_given_up_and_deleted_while_a_thread_writes_gets_nothing_more(
+    held: str, names: tuple[str, ...], again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread would make its folder again, without a name. The next start would take it for a
+    damaged queue, and collect nothing of the message store."""
+    disk = HeldDisk()
+    store = open_store(disk, replace(LATE, write_behind_bytes_max=0, sync_in_place_bytes_max=0))
+    folders: list[Path] = []
+
+    async def work() -> None:
+        await rounds(store, range(3))
+        one = store.open_queue("one")
+        folders.append(one.directory)
+        disk.held = held
+        for name in names:
+            publish(store.open_queue(name), b"in the held round")
+        synced = asyncio.create_task(store.sync())
+        await until(disk.reached.is_set)
+        store.abandon(one)
+        # Whatever it has failed by.
+        monkeypatch.setattr(one, "delete", lambda: pytest.fail("nothing of it is asked any more"))
+        store.delete_queue("one")
+        assert not store.knows("one")
+        if again:
+            # This waits for the thread.
+            threading.Timer(0.05, disk.go.set).start()
+            publish(store.open_queue("one"), b"new")
+        disk.go.set()
+        await synced
+        await rounds_of(store, ("two", "three"))
+
+    run_store(store, work)
+    assert any(path.parent == folders[0] for path in disk.files()) == again
+    left = found(disk)
+    assert left.pop("one", None) == ([b"new"] if again else None)
+    assert left.keys() == {"two", "three", "four"}
 
 
 def test_a_scrub_reads_what_the_journal_has() -> None:

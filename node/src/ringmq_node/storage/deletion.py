@@ -4,6 +4,9 @@ A thread writes by path. If a folder were renamed under it, the write would make
 So a queue that is deleted takes nothing more and can't be found any more, and its memory and its
 files go when no thread works on it: as a rule at once, else when its round or flush has ended.
 
+A queue that has failed and was given up is deleted in the same way, but for its memory: whatever
+was wrong with it may still be.
+
 A power cut before that brings the queue back, as one that nobody has opened. The node's registry
 says that it was deleted, and the node deletes it at its start.
 
@@ -39,6 +42,9 @@ class Deletions:
         self._tasks_of = tasks_of
         self._remove_folder = remove_folder
         self._leaving: dict[QueueStore, Path] = {}
+        # Their files stay. A round under way must not release their bodies: nothing may be written
+        # that says so.
+        self.given_up: set[QueueStore] = set()
         self._gone = 0
 
     def delete(self, queue: QueueStore, folder: Path) -> None:
@@ -48,10 +54,23 @@ class Deletions:
         self._leaving[queue] = folder
         self.remove_left()
 
+    def delete_unopened(self, name: str, folder: Path) -> None:
+        """Deletes a queue that isn't open. Threads may still work on it if it was given up. Raises
+        `OSError`."""
+        for queue in [queue for queue in self.given_up if queue.queue == name]:
+            if self._tasks_of(queue):
+                self._leaving[queue] = folder
+                return
+            self.given_up.discard(queue)
+        self.remove(folder, (), [], durable=True)
+
     def remove_left(self) -> None:
         """Removes deleted queues on which no thread works any more. Raises `OSError`."""
         for queue in [queue for queue in self._leaving if not self._tasks_of(queue)]:
             folder = self._leaving.pop(queue)
+            if queue in self.given_up:
+                self.delete_unopened(queue.queue, folder)
+                continue
             entries = queue.delete()
             self.remove(folder, queue.bodies.condemned, entries, durable=queue.durable)
 

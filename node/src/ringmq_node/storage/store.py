@@ -117,8 +117,6 @@ class Store:
         self._idle = IdleQueues(ticks_max=limits.idle_ticks_max)
         # Of durable queues in a round that has ended, and of transient ones with an append.
         self._reports = DurableReports(self._report)
-        # A round under way must not release their bodies: nothing may be written that says so.
-        self._abandoned: set[QueueStore] = set()
         self._closed = False
         self._collect_if_known()
 
@@ -239,7 +237,7 @@ class Store:
         """Does nothing more for a queue that has failed. Its files stay, for the next start."""
         if self._queues.get(queue.queue) is queue:
             del self._queues[queue.queue]
-            self._abandoned.add(queue)
+            self._deletions.given_up.add(queue)
             self._commit.end(queue)
             self._forget(queue)
 
@@ -260,7 +258,7 @@ class Store:
         opened = self._queues.pop(queue, None)
         with self._failing():
             if opened is None:
-                self._deletions.remove(folder, (), [], durable=True)
+                self._deletions.delete_unopened(queue, folder)
             else:
                 self._forget(opened)
                 self._deletions.delete(opened, folder)
@@ -448,7 +446,7 @@ class Store:
     def round_ended(self, jobs: list[CommitJob]) -> None:
         self.counters.rounds += 1
         for job in jobs:
-            if job.queue in self._abandoned:
+            if job.queue in self._deletions.given_up:
                 continue
             if not self.has(job.queue):
                 # Deleted meanwhile. The deletion has released what the queue still referred to,
