@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -48,6 +49,28 @@ def test_a_long_piece_is_told_with_what_ran(caplog: pytest.LogCaptureFixture) ->
     (record,) = caplog.records
     assert "the event loop was held for at least 1" in record.message
     assert "work_for" in record.message
+
+
+def test_a_sample_reads_no_file(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it read the files of the stack for their lines, the piece ended without a sample."""
+    read: list[str] = []
+
+    def note(file: str, _: object = None) -> list[str]:
+        read.append(file)
+        return []
+
+    monkeypatch.setattr(linecache, "updatecache", note)
+    linecache.clearcache()
+
+    async def story() -> None:
+        work_for(0.15)
+
+    with caplog.at_level(logging.WARNING):
+        watched(story)
+    assert "work_for" in caplog.records[0].message
+    assert read == []
 
 
 def test_long_pieces_in_a_row_are_one_warning_and_a_number(
