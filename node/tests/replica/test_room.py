@@ -127,3 +127,20 @@ def test_a_queue_that_refuses_holds_nobody(tmp_path: Path) -> None:
             publisher.publish(5, [b"5"], (), transient=False)
 
     scenario(tmp_path, play)
+
+
+def test_letters_of_other_queues_pass_a_queue_that_refuses(tmp_path: Path) -> None:
+    """Two queues that refuse, and dead-letter to each other, would refuse each other's letters for
+    ever; so would one that dead-letters to itself."""
+
+    async def play(scene: Scene) -> None:
+        await filled(scene, DROPS)
+        follow(scene, replace(DROPS, overflow=Overflow.REJECT_PUBLISH, max_length=3))
+        letters = await opened(scene, b"letters-of-another", with_gaps=True)
+        letters.publish(7, [b"7", b"8"], (), transient=False)
+        await scene.confirmed(*((n, n) for n in range(1, 5)), (7, 8))
+        # But there is no room for them beyond the queue's length.
+        with pytest.raises(FullQueueRefusal):
+            letters.publish(9, [b"9"], (), transient=False)
+
+    scenario(tmp_path, play)

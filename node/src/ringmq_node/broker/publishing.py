@@ -24,7 +24,7 @@ from ringmq_node.model.rules import PRIORITIES_MAX, check_ttl
 from ringmq_node.model.settings import BATCH_MESSAGES_MAX, BrokerSettings
 from ringmq_node.queue.ops import MESSAGE_ID_BYTES
 from ringmq_node.replica.mastership import Mastership
-from ringmq_node.replica.outbox import PRODUCER_PREFIX
+from ringmq_node.replica.outbox import PRODUCER_PREFIX, is_of_letters
 from ringmq_node.replica.sessions import PublisherSession
 from ringmq_node.resources.budget import PublishBudget
 from ringmq_node.resources.flow import Reasons
@@ -36,7 +36,7 @@ SEQUENCE_MAX = 2**63
 def check_not_letters(producer_id: bytes) -> None:
     """Raises `BrokerError` if a client gives an id of those under which nodes publish dead letters:
     queues would take its messages for theirs, or theirs for repeats."""
-    if producer_id.startswith(PRODUCER_PREFIX):
+    if is_of_letters(producer_id):
         raise BrokerError(
             Reason.ACCESS_REFUSED,
             f"producer ids that begin with {PRODUCER_PREFIX!r} are the nodes' own",
@@ -72,7 +72,7 @@ class Publishing:
         self._number = number
         self._successor = successor
         self._with_gaps = with_gaps
-        self._minds_letters = not (with_gaps and producer_id.startswith(PRODUCER_PREFIX))
+        self._minds_letters = not (with_gaps and is_of_letters(producer_id))
         # With gaps: why a batch was refused that will be sent again. Those behind it are on their
         # way, and must not overtake it; no gap in their sequences would tell.
         self._refusal: BrokerError | None = None

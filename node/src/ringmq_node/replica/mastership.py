@@ -29,7 +29,7 @@ from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range
 from ringmq_gm import Role
 from ringmq_node.model.reasons import Reason
-from ringmq_node.model.rules import Overflow, QueueRules
+from ringmq_node.model.rules import QueueRules
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.effects import (
@@ -52,7 +52,7 @@ from ringmq_node.queue.run import Run
 from ringmq_node.replica import taking
 from ringmq_node.replica.asked_ops import AskedOps
 from ringmq_node.replica.master_replica import MasterReplica
-from ringmq_node.replica.outbox import Outbox
+from ringmq_node.replica.outbox import Outbox, is_of_letters
 from ringmq_node.replica.publishers import OpeningSession, Publishers
 from ringmq_node.replica.reading import MasterBodies
 from ringmq_node.replica.refusals import (
@@ -61,6 +61,7 @@ from ringmq_node.replica.refusals import (
     takes_nothing,
     too_few_synchronised,
 )
+from ringmq_node.replica.refusing import fitting, letter_of_refused
 from ringmq_node.replica.room import QueueRoom
 from ringmq_node.replica.sequences import (
     block_of_part,
@@ -278,6 +279,7 @@ class Mastership:
             known = check_sequence(self.name, state.producers, producer_id, first_sequence)
             parts = parts_without_gaps(known, first_sequence, last_sequence)
         refused: list[Range] = []
+        of_letters = with_gaps and is_of_letters(producer_id)
         for first, last, is_repeat in parts:
             if is_repeat:
                 repeats = self.queue.repeated(publisher, (first, last), transient=transient)
@@ -285,7 +287,7 @@ class Mastership:
                 continue
             start, count = first - first_sequence, last - first + 1
             # Behind one that was refused none is taken: it would overtake.
-            fits = 0 if refused else self._fitting(bodies, start, count)
+            fits = 0 if refused else fitting(self, bodies, start, count, of_letters=of_letters)
             if fits < count:
                 refused.append((first + fits, last))
             if not fits:
@@ -309,39 +311,20 @@ class Mastership:
             number = self._replica.multicast(op)
             self.carry_out(self.queue.published(number, op, publisher))
         if refused:
+            blocks: list[tuple[Range, Block]] = []
             for first, last in refused:
                 start, count = first - first_sequence, last - first + 1
-                self.queue.keeping.rejected_total += count
-                block = block_of_part(bodies, properties, start, count)
-                self._dead_letter_refused(block, transient=transient)
-            raise FullQueueRefusal(self.name, refused)
+                blocks.append(((first, last), block_of_part(bodies, properties, start, count)))
+            self._refuse(blocks, transient=transient)
 
-    def _dead_letter_refused(self, block: Block, *, transient: bool) -> None:
-        """The queue is full for these. If its rules say so they go to its dead-letter exchange, and
-        have to be safe until they are there. Without a producer: the publisher may send them again,
-        and they were not enqueued."""
-        rules = self.rules
-        if rules.overflow is not Overflow.REJECT_PUBLISH_DLX or rules.dead_letter_exchange is None:
-            return
-        letters = self.queue.departures.refused
-        if self._ring.refusal() is not None or not letters.has_room:
-            letters.dropped_total += block.count
-            return
-        position = self._store.state.next_position
-        op = Publish(position, block, transient, born_doomed=True)
-        self.carry_out(self.queue.refused(self._replica.multicast(op), op))
-
-    def _fitting(self, bodies: Sequence[bytes], start: int, count: int) -> int:
-        """How many of `count` bodies the queue takes: it has its length, and its letters theirs."""
-        queue = self.queue
-        if not queue.keeping.limits.rejects:
-            return count
-        if not queue.departures.backlog.has_room:
-            return 0
-        if queue.keeping.is_overdue:
-            # They count no more.
-            self.carry_out(queue.expire())
-        return queue.keeping.fitting(bodies, start, count)
+    def _refuse(self, blocks: Sequence[tuple[Range, Block]], *, transient: bool) -> None:
+        """The queue is full for these messages, each block with its sequences."""
+        for _, block in blocks:
+            self.queue.keeping.rejected_total += block.count
+            letter = letter_of_refused(self, self._ring, block, transient=transient)
+            if letter is not None:
+                self.carry_out(self.queue.refused(self._replica.multicast(letter), letter))
+        raise FullQueueRefusal(self.name, [sequences for sequences, _ in blocks])
 
     def check_writable(self) -> None:
         """Raises while no op could be confirmed, or the ring takes none."""

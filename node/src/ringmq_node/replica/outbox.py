@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 # Of one batch; one larger letter always passes.
 BATCH_MESSAGES_MAX = 500
 BATCH_BYTES_MAX = 512 * KIB
-# Of the producer ids under which letters are published.
+# Of the producer ids under which letters are published. No client may use one.
 PRODUCER_PREFIX = b"letters-"
 # Between two tries, while a target is down, full or moves.
 RETRY_FIRST_S = 0.05
@@ -56,6 +56,11 @@ UNKNOWN_MAX = 1000
 PATIENCE_S = 10.0
 # Letters that wait or are dropped are logged no more often than this.
 LOG_EVERY_S = 60.0
+
+
+def is_of_letters(producer_id: bytes) -> bool:
+    """Whether a node publishes dead letters under this id."""
+    return producer_id.startswith(PRODUCER_PREFIX)
 
 
 @value
