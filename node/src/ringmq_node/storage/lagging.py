@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 from ringmq_node.storage.queue.journal import Piece
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
@@ -44,11 +45,11 @@ class Lag:
 class LaggingJournals:
     """Of one store."""
 
-    def __init__(self, size_bytes_max: int) -> None:
+    def __init__(self, limits: StoreLimits) -> None:
+        self._limits = limits
         # In the order in which they began to lag: no order may depend on addresses.
         self._lags: dict[QueueFile, Lag] = {}
-        self._size_bytes = 0
-        self._size_bytes_max = size_bytes_max
+        self._size_bytes = self._entries = 0
         self._is_ticked = False
 
     @property
@@ -59,7 +60,10 @@ class LaggingJournals:
     @property
     def is_due(self) -> bool:
         """Whether the next round should write what all journals lack."""
-        return self.is_late or self._size_bytes > self._size_bytes_max
+        if self._size_bytes > self._limits.write_behind_bytes_max:
+            return True
+        # All of them become durable in one turn of the loop.
+        return self._entries > self._limits.write_behind_entries_max or self.is_late
 
     def tick(self) -> None:
         """What waits has waited for long enough."""
@@ -69,6 +73,7 @@ class LaggingJournals:
         """The commit log has `piece` from now on. The caller gives up its buffers and `entries`."""
         file = piece.file
         size_bytes = piece.size_bytes
+        self._entries += len(entries)
         lag = self._lags.get(file)
         if lag is None:
             self._lags[file] = Lag(queue, file, piece.offset, piece.buffers, entries, size_bytes)
@@ -99,7 +104,7 @@ class LaggingJournals:
     def take_all(self) -> list[Lag]:
         """What all journals lack. The caller writes it."""
         lags, self._lags = [*self._lags.values()], {}
-        self._size_bytes = 0
+        self._size_bytes = self._entries = 0
         self._is_ticked = False
         return lags
 
@@ -107,6 +112,7 @@ class LaggingJournals:
         lag = self._lags.pop(file, None)
         if lag is not None:
             self._size_bytes -= lag.size_bytes
+            self._entries -= len(lag.entries)
         return lag
 
 

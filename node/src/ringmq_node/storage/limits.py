@@ -37,7 +37,9 @@ class StoreLimits:
     commit_log_bytes_max: int = 32 << 20
     # Bytes that a log has and the journals don't have yet. Above it the next round writes them into
     # the journals; else the next tick does. 0: each round has those of the round before written.
+    # The same for index entries of these bytes: 3 us of the loop each if their bodies leave memory.
     write_behind_bytes_max: int = 2 << 20
+    write_behind_entries_max: int = 2048
     # A call of the disk in a thread that takes longer fails the store.
     disk_timeout_s: float = 30.0
     # Bytes of bodies that are read ahead of the consumers of a queue.

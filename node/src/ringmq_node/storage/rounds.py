@@ -151,7 +151,7 @@ class GroupCommit:
         self._is_crowded = False
         self._sync_duration = SyncDuration(limits.sync_in_place_bytes_max)
         self._log = log
-        self._lagging = LaggingJournals(limits.write_behind_bytes_max)
+        self._lagging = LaggingJournals(limits)
         self._begun = self._done = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -345,7 +345,7 @@ class GroupCommit:
 
     def _plan(self, current: Round) -> int:
         """Splits the round between the commit log and the direct way, and says what it writes of
-        journals that lag. Returns its bytes, without those of the latter."""
+        journals that lag. Returns its bytes, without those that it writes beside all else."""
         logged: list[CommitJob] = []
         direct: list[CommitJob] = []
         size = log_size = 0
@@ -367,7 +367,7 @@ class GroupCommit:
         current.lags_of = self._lagging.take_before(current.direct)
         if self._log.needs_journals or self._lagging.is_due:
             current.lags = self._lagging.take_all()
-        return size
+        return size + sum([lag.size_bytes for lag in current.lags_of.values()])
 
     def _in_place(self, current: Round) -> None:
         """A round on the event loop's own thread."""

@@ -45,6 +45,7 @@ def random_limits(rng: random.Random) -> StoreLimits:
         store_cache_bytes_max=some([0, 2_000, 16 << 20]),
         commit_log_bytes_max=some([1_500, 32 << 20]),
         write_behind_bytes_max=some([0, 500, 2 << 20]),
+        write_behind_entries_max=some([3, 2048]),
     )
 
 
