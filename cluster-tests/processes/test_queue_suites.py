@@ -380,13 +380,16 @@ async def variable_queue_dropfetchwhile(case: Case) -> None:
 
 
 async def variable_queue_dynamic_duration_change(case: Case) -> None:
-    """No message may be in memory, then all may, again and again, while they come and go."""
+    """No message may be in memory, then new ones may, again and again, while they come and go."""
     await case.publish(*numbered(300))
     for first in range(0, 400, 50):
-        await paged_out(case) if first % 100 else await in_memory(case)
+        is_lazy = bool(first % 100)
+        await paged_out(case) if is_lazy else await in_memory(case)
         taken = await case.client.get_messages(case.queue, 50, remove=True)
         assert [each.body for each in taken] == numbered(50, first)
         await case.publish(*numbered(50, 300 + first))
+        if not is_lazy:
+            assert (await case.storage()).messages_in_memory >= 50
         if first == 200:
             await case.middle()
     await case.counts(300)
@@ -394,46 +397,62 @@ async def variable_queue_dynamic_duration_change(case: Case) -> None:
 
 
 async def variable_queue_partial_segments_delta_thing(case: Case) -> None:
-    """A segment and a half are paged out; one message more is in memory; all come in order."""
-    count = SEGMENT_POSITIONS * 3 // 2
+    """Two segments and a half are on disk: the second is folded. One message more is in memory; all
+    come in order."""
+    count = SEGMENT_POSITIONS * 5 // 2
+    # A quiet queue has its journal flushed to segments if that has a MiB.
+    bodies = [body.ljust(32) for body in numbered(count + 1)]
     for first in range(0, count, 4096):
-        await case.publish(*numbered(4096, first))
+        await case.publish(*bodies[:count][first : first + 4096])
     await paged_out(case)
-    await case.publish(*numbered(1, count))
+
+    async def is_folded() -> bool:
+        return (await case.storage()).messages_delta == SEGMENT_POSITIONS
+
+    await until(is_folded, "the second segment is a delta", poll_s=0.2)
+    await in_memory(case)
+    await case.publish(bodies[count])
+    storage = await case.storage()
+    assert (storage.messages_in_memory, storage.messages_delta) == (1, SEGMENT_POSITIONS)
     await case.middle()
     async with case.consumer(prefetch=count + 1, auto_ack=True) as consumer:
-        assert bodies_of(await take(consumer, count + 1)) == numbered(count + 1)
+        assert bodies_of(await take(consumer, count + 1)) == bodies
     await case.counts(0)
 
 
 async def variable_queue_dropwhile_varying_ram_duration(case: Case) -> None:
-    """Nothing that may live for an hour expires, in memory or not (and so `fetchwhile`)."""
-
-    async def look() -> None:
-        await paged_out(case)
-        assert await case.bodies() == numbered(10)
+    """Nothing that may live for an hour expires, in memory or on disk (and so `fetchwhile`)."""
+    for count, move in ((10, case.middle), (20, None)):
         await in_memory(case)
-        assert await case.bodies() == numbered(10)
-
-    await case.publish(*numbered(10), ttl_ms=3_600_000)
-    await look()
-    await case.middle()
-    await look()
-    await case.counts(10)
+        await case.publish(*numbered(10, count - 10), ttl_ms=3_600_000)
+        # The others are on disk.
+        assert (await case.storage()).messages_in_memory == 10
+        assert await case.bodies() == numbered(count)
+        await paged_out(case)
+        assert await case.bodies() == numbered(count)
+        if move is not None:
+            await move()
+    await case.counts(20)
 
 
 async def variable_queue_delete_msg_store_files_callback(case: Case) -> None:
-    """A purge while a consumer holds bodies of the message store's files: these can be read."""
-    large = [body + bytes(60_000) for body in numbered(60)]
+    """A purge while a consumer holds two bodies of a file of the message store: each node moves
+    them to another file, deletes that one, and can read them."""
+    # Of 16 MiB each. Others have up to 10 MB in the first: of the second, these two are all that
+    # is left.
+    large = [body + bytes(1_000_000) for body in numbered(34)]
     await case.publish(*large)
-    async with case.consumer(prefetch=20) as consumer:
-        await take(consumer, 20)
+    async with case.consumer(prefetch=20, prefetch_bytes=32_000_000) as consumer:
+        taken = await take(consumer, 20)
+        await narrowed(consumer)
+        await consumer.ack(taken[0].position, taken[17].position, wait=True)
         await paged_out(case)
-        assert await case.client.purge_queue(case.queue) == 40
-        await case.counts(0, 20)
+        assert await case.client.purge_queue(case.queue) == 14
+        await case.counts(0, 2)
+        await until(lambda: all(map(case.has_moved_bodies, case.cluster.nodes)), "they are moved")
         await case.middle()
-    await case.counts(20)
-    assert await case.bodies() == large[:20]
+    await case.counts(2)
+    assert await case.bodies() == large[18:20]
 
 
 # --- lazy_queue_SUITE ---

@@ -73,9 +73,11 @@ WANTED = PLAYS if os.environ.get("RINGMQ_EXHAUSTIVE") else USUAL
 
 @dataclass
 class Case:
-    """The means of a case: a queue that nobody else uses, and the middle of its story."""
+    """The means of a case: a queue that nobody else uses, on a cluster that others use as well, and
+    the middle of its story."""
 
     queue: str
+    cluster: Cluster
     client: ringmq.Client
     middle: Callable[[], Awaitable[Any]]
     play: Play
@@ -106,6 +108,16 @@ class Case:
         except AssertionError:
             raise AssertionError(f"{self.queue}: {found}, not {(ready, unacknowledged)}") from None
 
+    async def storage(self) -> QueueStorage:
+        """The places of its messages, at the master."""
+        storage = (await self.client.queue(self.queue)).storage
+        assert storage is not None
+        return storage
+
+    def has_moved_bodies(self, node: str) -> bool:
+        """Whether bodies in the node's message store were moved to other files, and are in use."""
+        return any((self.cluster.data(node) / "messages" / "persistent").glob("*.map"))
+
     def puller(self) -> ringmq.Consumer:
         return self.client.consumer(self.queue, pulls=True)
 
@@ -132,15 +144,13 @@ async def paged_out(case: Case, most: int = 0) -> None:
     A queue that becomes lazy lets go of what is on disk; what it fetches for a consumer afterwards
     stays until it is settled. So one that is lazy already is switched to and fro.
     """
-    found: list[QueueStorage | None] = []
+    found: list[QueueStorage] = []
 
     async def is_out() -> bool:
         for mode in MODES:
             await case.client.set_queue_mode(case.queue, mode)
-        storage = (await case.client.queue(case.queue)).storage
-        assert storage is not None
-        found[:] = [storage]
-        return storage.messages_in_memory <= most
+        found[:] = [await case.storage()]
+        return found[0].messages_in_memory <= most
 
     try:
         await until(is_out, poll_s=0.1)
@@ -245,7 +255,7 @@ async def play_all(cluster: Cluster, stories: Stories, play: Play) -> Outcomes:
         async def tell(queue: str, story: Story) -> None:
             outcomes[queue] = None
             try:
-                await story(Case(queue, client, lambda: halves.pause(queue), play))
+                await story(Case(queue, cluster, client, lambda: halves.pause(queue), play))
                 assert queue in halves.arrived, "it has no middle"
             except Exception as error:
                 outcomes[queue] = error
