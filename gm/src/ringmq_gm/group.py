@@ -11,8 +11,9 @@ for each ring is kept, and given to the ring when it is opened.
 A member that has failed (its core or its application has raised) is closed, and the group goes on.
 The links between the nodes stay up, so the ring's other members can't notice by themselves: they
 are told `Gone`, at once and whenever one of them asks, and put this member out as if it had died.
-In the same life of the node the member isn't opened again: it might have said "received" of ops
-that it has forgotten.
+In the same life of the node the member isn't opened again, not even after `close_ring`. It might
+have said "received" of ops that it has forgotten, and each member that was told `Gone` puts this
+life out of the ring for good.
 """
 
 from __future__ import annotations
@@ -237,6 +238,10 @@ class Group:
         """The nodes to which a link is open."""
         return self._links.linked_nodes()
 
+    def has_failed(self, ring: str) -> bool:
+        """Whether a member of this ring has failed here: it can't be opened in this life."""
+        return ring in self._failed
+
     def open(
         self, ring: str, application: Application, log: LogEnd, *, log_is_whole: bool = True
     ) -> Ring:
@@ -273,7 +278,8 @@ class Group:
 
     async def close_ring(self, ring: str) -> None:
         """Hosts it no more. When this returns, the registry has answered all that the ring had
-        asked it. The ring itself goes on without this member. No error if it isn't open.
+        asked it. The ring itself goes on without this member. No error if it isn't open. One that
+        has failed (`has_failed`) can't be opened again.
 
         If it is opened again in the same life of the node, it gets no op before the next view or
         the next link: its upstream neighbour has said Hello, and doesn't repeat it.
@@ -282,7 +288,6 @@ class Group:
         if handle is not None:
             handle.close()
             self.ended(handle, None)
-        self._failed.pop(ring, None)
         await self._views.wait_settled(ring)
 
     # --- for the rings (`Shell`) ---

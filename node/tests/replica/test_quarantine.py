@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from loops import run
-from node.tests.nodes import lone_node
+from node.tests.nodes import lone_node, replica_of, running_nodes
 from waiting import until
 
 import ringmq
-from ringmq_node.node import Node
+from ringmq import Mirrors, Policy
+from ringmq_node.node import Node, make_node
 from ringmq_node.replica.replica import Replica
 from ringmq_node.storage import QueueStore, Store
 from ringmq_node.storage.errors import UnsupportedFormatError
@@ -152,5 +153,45 @@ def test_an_abandoned_queue_is_whole_at_the_next_start(tmp_path: Path) -> None:
             await until(lambda: len(again.hosting.replicas) == 1)
             await is_served(client, "q")
             assert (await client.queue("q")).messages_ready == 21
+
+    run(main())
+
+
+@pytest.mark.logs("ring '.*' at c#1 has failed")
+@pytest.mark.logs("queue q is '.*': quarantined on this node .* failed before, and left the node")
+def test_a_failed_replica_that_comes_back_is_quarantined_until_its_node_starts_again(
+    tmp_path: Path,
+) -> None:
+    """It joined its ring, and was put out by those that had heard of its failure, again and again:
+    two views every five seconds, and nobody was told why."""
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(60),
+            running_nodes(tmp_path, ("a", "b", "c")) as nodes,
+            ringmq.connect(nodes["a"].address) as client,
+        ):
+            everywhere = Policy("p", "q", mirrors=Mirrors(nodes=("a", "b", "c")))
+            await client.operator.set_policy(everywhere)
+            await client.declare_queue("q", master_locator=ringmq.MasterLocator.CLIENT_LOCAL)
+            await is_served(client, "q")
+            master = replica_of(nodes["a"])
+
+            def synced() -> list[str]:
+                return sorted(each.node for each in master.view.synced)
+
+            await until(lambda: synced() == ["a", "b", "c"])
+            replica_of(nodes["c"]).ring.fail(RuntimeError("a bug"))
+            await until(lambda: synced() == ["a", "b"])
+            await client.operator.set_policy(Policy("p", "q", mirrors=Mirrors(nodes=("a", "b"))))
+            await until(lambda: not nodes["c"].hosting.failed, "it has left")
+            await client.operator.set_policy(everywhere)
+            await until(lambda: bool(nodes["c"].hosting.failed), "it is back")
+            assert "failed before" in (await listed(client))["q"].quarantine
+            await nodes["c"].stop()
+            nodes["c"] = await make_node(nodes["c"].config)
+            await nodes["c"].start()
+            await until(lambda: synced() == ["a", "b", "c"])
+            assert (await listed(client))["q"].quarantine == ""
 
     run(main())

@@ -7,7 +7,8 @@ way, needs no case of its own.
 
 A replica whose ring has failed, or that can't be opened, is quarantined: it is closed, its files
 stay as they are, and the node's other replicas go on. `failed` says which and why, until the node
-is started again or the queue is deleted.
+is started again or the queue is deleted. If it leaves this node meanwhile, its files go. When it
+comes back in the same life of the node, it is quarantined at once.
 """
 
 from __future__ import annotations
@@ -198,6 +199,10 @@ class Hosting:
         interleaver.end()
 
     async def _open(self, record: QueueRecord) -> None:
+        if self._group.has_failed(record.id):
+            # The others would put it out of the ring as often as it joined.
+            self._quarantine(record, "it has failed before, and left the node since")
+            return
         try:
             found = await self._store.recover(record.id) if record.durable else None
             if self._closed or not self._opens:
