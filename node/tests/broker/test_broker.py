@@ -195,13 +195,13 @@ def test_a_queue_that_is_being_deleted_takes_nothing_without_a_door(tmp_path: Pa
     async def work(broker: Broker, node: Node) -> None:
         session = Session()
         publishing = await broker.open_publisher("q", session)
-        serving = replica_of(node).serving()
-        serving.hold_for_deletion()
+        holds = replica_of(node).deletion_holds
+        hold = holds.begin()
         refused = refusal(lambda: publishing.publish(1, [b"x"], [], transient=False))
         assert refused.reason is Reason.DRAINING
         assert refused.retryable
         assert await reason_of(broker.consuming.open_here("q", session)) is Reason.DRAINING
-        serving.release_from_deletion()
+        holds.end(hold)
         publishing.publish(1, [b"x"], [], transient=False)
         await session.until(lambda: session.sequences == [(1, 1)])
 

@@ -16,7 +16,7 @@ from waiting import until
 
 import ringmq
 from ringmq.errors import QueueNotEmptyError, RingMQError, UnavailableError
-from ringmq_gm import MemberId, first_view, ring_key
+from ringmq_gm import MemberId, Role, first_view, ring_key
 from ringmq_gm.registry.base import (
     CommitUnknownError,
     Delete,
@@ -104,6 +104,33 @@ def test_nothing_is_confirmed_between_the_check_and_the_delete(tmp_path: Path) -
     with_node(tmp_path, work)
 
 
+def test_nothing_is_confirmed_before_the_delete_though_the_master_was_out_of_contact(
+    tmp_path: Path,
+) -> None:
+    """With contact again in the same view it takes over anew, while the commit is on its way."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        registrar = Registrar(node)
+        replica = replica_of(node)
+        deleting = asyncio.create_task(client.delete_queue("q", if_empty=True))
+        await registrar.reached.wait()
+        before = replica.serving()
+        replica.contact_changed(False)
+        replica.contact_changed(True)
+        await replica.wait_serving()
+        assert replica.serving() is not before
+        async with client.publisher("q") as publisher:
+            publishing = asyncio.create_task(publisher.publish(b"between"))
+            done, _ = await asyncio.wait({publishing}, timeout=0.3)
+            assert not done
+            registrar.go.set()
+            await deleting
+            with pytest.raises(RingMQError):
+                await publishing
+
+    with_node(tmp_path, work)
+
+
 def test_queue_goes_on_after_a_delete_that_failed(tmp_path: Path) -> None:
     async def work(node: Node, client: ringmq.Client) -> None:
         registrar = Registrar(node, refused)
@@ -117,6 +144,7 @@ def test_queue_goes_on_after_a_delete_that_failed(tmp_path: Path) -> None:
                 await deleting
             await publishing
         assert not replica.serving().is_deleting
+        assert not replica.deletion_holds
         assert queue_info(replica).messages_ready == 1
 
     with_node(tmp_path, work)
@@ -143,6 +171,30 @@ def test_a_master_that_was_replaced_deletes_nothing(tmp_path: Path) -> None:
         with pytest.raises(UnavailableError):
             await client.delete_queue("q", if_empty=True, deadline_s=1)
         assert await node.registry.get(replica.record.key) is not None
+
+    with_node(tmp_path, work)
+
+
+def test_a_master_that_was_replaced_and_is_master_again_deletes_nothing(tmp_path: Path) -> None:
+    """The commit of before can't take effect, and the queue may have got messages since."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        replica = replica_of(node)
+
+        def replaced(commit: Commit) -> Commit:
+            async def instead(*arguments: Any) -> int | None:
+                replica.role_changed(Role.OUTSIDE, replica.view)
+                replica.role_changed(Role.MASTER, replica.view)
+                raise CommitUnknownError("no answer")
+
+            return instead
+
+        Registrar(node, replaced).go.set()
+        with pytest.raises(UnavailableError):
+            await client.delete_queue("q", if_empty=True, deadline_s=1)
+        async with client.publisher("q") as publisher:
+            await publisher.publish(b"after")
+        assert (await client.queue("q")).messages_ready == 1
 
     with_node(tmp_path, work)
 

@@ -4,7 +4,8 @@ Only the master knows whether a queue is empty or unused. The condition that it 
 hold when the registry's commit takes effect, so for a conditional delete:
 
 * From the check on, the queue takes no publishes and no consumers; they are told to try again
-  (`Mastership.hold_for_deletion`, enforced by `publishing` and `consuming` for every door).
+  (`DeletionHolds`, enforced by `publishing` and `consuming` for every door). That holds also if the
+  master loses contact with its ring meanwhile, and takes over again in the same view.
 * The commit is guarded with the revision of the ring's key. A master that was replaced without
   knowing it yet, or replaced and made master again, deletes nothing.
 * If the commit's outcome is unknown it is repeated with the same guards until it is known. Only
@@ -46,6 +47,7 @@ from ringmq_node.model.records import (
     decode_entry,
     queue_key,
 )
+from ringmq_node.replica.deletion_holds import DeletionHold
 from ringmq_node.replica.hosting import Spawn
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.replica import Replica
@@ -165,13 +167,11 @@ class Deleting:
         Raises `BrokerError` if the queue wasn't deleted. A caller that stops waiting doesn't stop
         the deletion.
         """
-        mastership = replica.serving()
+        replica.serving()
         check()
-        mastership.hold_for_deletion()
+        hold = replica.deletion_holds.begin()
         ended: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
-        self._spawn(
-            self._carry_through(replica, mastership, ended), f"delete {replica.record.name}"
-        )
+        self._spawn(self._carry_through(replica, hold, ended), f"delete {replica.record.name}")
         refusal = await asyncio.shield(ended)
         if refusal is not None:
             raise refusal
@@ -198,19 +198,19 @@ class Deleting:
     async def _carry_through(
         self,
         replica: Replica,
-        mastership: Mastership,
+        hold: DeletionHold,
         ended: asyncio.Future[BrokerError | None],
     ) -> None:
         try:
-            await self._delete_as_master(replica, mastership)
+            await self._delete_as_master(replica, hold)
             ended.set_result(None)
         except BrokerError as refusal:
-            mastership.release_from_deletion()
+            replica.deletion_holds.end(hold)
             ended.set_result(refusal)
         finally:
             ended.cancel()
 
-    async def _delete_as_master(self, replica: Replica, mastership: Mastership) -> None:
+    async def _delete_as_master(self, replica: Replica, hold: DeletionHold) -> None:
         record, registry = replica.record, self._registry
         unknown = False
         while True:
@@ -223,7 +223,7 @@ class Deleting:
                 view = None if ring is None else View.decode(ring.value)
                 if ring is None or view is None or view.master != replica.ring.me:
                     raise _not_master(record)
-                if replica.mastership is not mastership:
+                if hold not in replica.deletion_holds:
                     raise _not_master(record)
                 # In another epoch this node is about to hear of it: look again then.
                 if view.epoch == replica.view.epoch:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from ringmq_gm import Ring, View
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.queue.ops import Op
+from ringmq_node.replica.deletion_holds import DeletionHolds
 from ringmq_node.replica.letter_desk import LetterDesk
 from ringmq_node.storage import QueueStore, StoreError
 
@@ -29,6 +30,8 @@ class MasterReplica(Protocol):
         """What dead letters are sent with."""
         ...
 
+    @property
+    def deletion_holds(self) -> DeletionHolds: ...
     def multicast(self, op: Op) -> int:
         """Sends the op around the ring, and applies it here; returns its number."""
         ...

@@ -113,8 +113,6 @@ class Mastership:
         self._outbox: Outbox | None = None
         self.ended = False
         self.room = QueueRoom(replica.ring, self.queue.departures.backlog)
-        # Conditional deletions whose outcome isn't known: see `broker.deleting`.
-        self._deletions = 0
         # Notified when the core's state changes in a way that somebody may wait for.
         self.changed = Notifier()
         self._ids = count(1)
@@ -403,22 +401,13 @@ class Mastership:
         finally:
             self.queue.leave_barrier(number)
 
-    # --- conditional deletion ---
-
-    def hold_for_deletion(self) -> None:
-        """Publishes and new consumers are refused until as many `release_from_deletion`."""
-        self._deletions += 1
-
-    def release_from_deletion(self) -> None:
-        assert self._deletions > 0
-        self._deletions -= 1
+    # --- description ---
 
     @property
     def is_deleting(self) -> bool:
-        """Whether a conditional deletion may still take effect."""
-        return self._deletions > 0
-
-    # --- description ---
+        """Whether a conditional deletion may still take effect: then publishes and new consumers
+        are refused."""
+        return bool(self._replica.deletion_holds)
 
     @property
     def publishers(self) -> int:

@@ -34,6 +34,7 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.ops import Op, Publish, Requeue
 from ringmq_node.replica.comparing import Digests
+from ringmq_node.replica.deletion_holds import DeletionHolds
 from ringmq_node.replica.digests import digests_at
 from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.host import ReplicaHost
@@ -79,6 +80,7 @@ class Replica:
         self._was_master = False
         self._joining: Joining | None = None
         self.losses = AcceptedLosses(self)
+        self.deletion_holds = DeletionHolds()
         self._repair = Repair(store, self)
         # Notified when the mastership or the role changes.
         self._changed = Notifier()
@@ -186,6 +188,7 @@ class Replica:
             self._become_master(view.epoch)
         else:
             self._was_master = False
+            self.deletion_holds.clear()
             self._end_mastership(Reason.NOT_MASTER)
         if role in (Role.OUTSIDE, Role.MASTER):
             self._stop_joining()
@@ -364,6 +367,7 @@ class Replica:
         """Nothing more is served, fetched or repaired by this replica."""
         self._stop_joining()
         self._repair.stop()
+        self.deletion_holds.clear()
         self._end_mastership(reason)
         self._changed.notify()
         self.losses.ended()
