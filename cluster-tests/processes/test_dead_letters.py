@@ -296,3 +296,47 @@ async def test_a_target_that_is_down_holds_publishers_and_loses_nothing(cluster:
         assert (await client.queue("short")).dead_letters_dropped_total == 0
         await cluster.wait_synchronised("short")
         await cluster.wait_equal("short")
+
+
+@scenario(deadline_s=120, queue="")
+async def test_letters_that_find_their_target_full_go_on_from_there_once(cluster: Cluster) -> None:
+    """The target refuses, and dead-letters what it refuses. The masters of both queues die."""
+    goes_on = QueueRules(
+        max_length=10,
+        overflow=Overflow.REJECT_PUBLISH_DLX,
+        dead_letter_exchange="",
+        dead_letter_routing_key="dead",
+    )
+    to_full = QueueRules(dead_letter_exchange="", dead_letter_routing_key="full")
+    total = 300
+    async with cluster.client(deadline_s=90) as client:
+        await cluster.declare("dead")
+        await cluster.declare("full", rules=goes_on)
+        await cluster.declare("work", rules=to_full)
+        await with_masters(cluster, work="a", full="b", dead="c")
+        async with client.publisher("work") as publisher:
+            await publisher.publish_batch([b"%d" % number for number in range(total)])
+        await reject(client, total // 3)
+        cluster.kill("b")
+        await reject(client, total // 3)
+        await cluster.start("b")
+        await with_masters(cluster, full="b")
+        cluster.kill("a")
+        await reject(client, total // 3)
+        await cluster.start("a")
+
+        async def all_have_arrived() -> bool:
+            infos = [await client.queue(queue) for queue in ("work", "full")]
+            waiting = sum(info.messages_dead_lettering for info in infos)
+            return not waiting and (await client.queue("dead")).messages_ready >= total - 10
+
+        await until(all_have_arrived, "letters have gone on", within_s=60.0)
+        letters = await letters_in(client, "dead")
+        kept = await client.get_messages("full", 100)
+        for queue in ("dead", "full", "work"):
+            await cluster.wait_synchronised(queue)
+            await cluster.wait_equal(queue)
+    assert sorted(int(each.body) for each in (*letters, *kept)) == [*range(total)]
+    assert len(kept) == 10
+    ways = {tuple((d.reason, d.queue, d.count) for d in each.properties.deaths) for each in letters}
+    assert ways == {(("maxlen", "full", 1), ("rejected", "work", 1))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,5 +106,57 @@ def test_refused_messages_beyond_the_bound_and_those_that_the_ring_refuses_are_d
         monkeypatch.setattr(scene.replica, "multicast", and_fills)
         assert refused_of(scene, session, 5, b"5", b"6") == [(6, 6)]
         assert departures.letters_dropped_total == 1
+
+    scenario(tmp_path, play)
+
+
+def test_a_letter_of_another_queue_that_finds_no_room_goes_on_once(tmp_path: Path) -> None:
+    """Its queue sends a letter again until it is taken. Each try would be one more letter here."""
+
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        mastership = scene.replica.serving()
+        mastership.configure(FULL)
+        sender = b"letters-of-another"
+        opening = mastership.open_publisher(scene.publisher, sender, with_gaps=True)
+        task = asyncio.create_task(opening)
+        await scene.until(task.done)
+        session, _ = await task
+        for _ in range(2):
+            mastership.publish(
+                session, sender, 5, [b"5", b"6", b"7", b"8"], (), transient=False, with_gaps=True
+            )
+        assert letters(scene) == [[b"7", b"8"]]
+        await scene.confirmed((5, 8), (5, 8))
+        # What is confirmed is the letters', and not ready.
+        assert mastership.queue.ready.ranges() == [(0, 1)]
+        assert mastership.queue.departures.letters == 2
+        assert mastership.queue.keeping.rejected_total == 2
+
+    scenario(tmp_path, play)
+
+
+def test_a_letter_of_another_queue_that_can_not_go_on_waits_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was confirmed once, so it isn't dropped, as a publisher's message is."""
+    monkeypatch.setattr(backlog, "REFUSED_MESSAGES_MAX", 0)
+
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        mastership = scene.replica.serving()
+        mastership.configure(FULL)
+        sender = b"letters-of-another"
+        opening = mastership.open_publisher(scene.publisher, sender, with_gaps=True)
+        task = asyncio.create_task(opening)
+        await scene.until(task.done)
+        session, _ = await task
+        with pytest.raises(FullQueueRefusal) as refusal:
+            mastership.publish(
+                session, sender, 5, [b"5", b"6", b"7"], (), transient=False, with_gaps=True
+            )
+        assert refusal.value.sequences == [(7, 7)]
+        assert letters(scene) == []
+        assert mastership.queue.departures.letters_dropped_total == 0
 
     scenario(tmp_path, play)

@@ -99,8 +99,12 @@ class QueueMaster:
         confirms.wait(number, publisher, (op.first_sequence, op.last_sequence), transient=transient)
         return self._hide(number, op)
 
-    def refused(self, number: int, op: Publish) -> list[Effect]:
-        """Messages that the queue had no room for are there, born doomed."""
+    def refused(self, number: int, op: Publish, publisher: int | None = None) -> list[Effect]:
+        """Messages that the queue had no room for are there, born doomed. `publisher`: it waits
+        for its confirm, as they are letters that go on (`replica.refusing`)."""
+        if publisher is not None:
+            sequences = op.first_sequence, op.last_sequence
+            self._confirms.wait(number, publisher, sequences, transient=op.transient)
         return [*self.departures.born_doomed(number, op), *self._hide(number, op)]
 
     def _hide(self, number: int, op: Publish) -> list[Effect]:

@@ -30,7 +30,6 @@ from ringmq_base.ranges import Range
 from ringmq_gm import Role
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.rules import QueueRules
-from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.effects import (
     ConfirmSequences,
@@ -61,10 +60,11 @@ from ringmq_node.replica.refusals import (
     takes_nothing,
     too_few_synchronised,
 )
-from ringmq_node.replica.refusing import fitting, letter_of_refused
+from ringmq_node.replica.refusing import RefusedSender, fitting, refuse
 from ringmq_node.replica.room import QueueRoom
 from ringmq_node.replica.sequences import (
     block_of_part,
+    blocks_of,
     check_numbering,
     check_sequence,
     parts_with_gaps,
@@ -72,7 +72,7 @@ from ringmq_node.replica.sequences import (
 )
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
 from ringmq_node.replica.subscribers import Subscribers
-from ringmq_node.replica.upkeep import FullQueueRefusal, Upkeep
+from ringmq_node.replica.upkeep import Upkeep
 from ringmq_node.replica.waits import Waits
 
 # How long the opening of a publisher waits for a trip around the ring. A client gives the node up
@@ -309,20 +309,9 @@ class Mastership:
             number = self._replica.multicast(op)
             self.carry_out(self.queue.published(number, op, publisher))
         if refused:
-            blocks: list[tuple[Range, Block]] = []
-            for first, last in refused:
-                start, count = first - first_sequence, last - first + 1
-                blocks.append(((first, last), block_of_part(bodies, properties, start, count)))
-            self._refuse(blocks, transient=transient)
-
-    def _refuse(self, blocks: Sequence[tuple[Range, Block]], *, transient: bool) -> None:
-        """The queue is full for these messages, each block with its sequences."""
-        for _, block in blocks:
-            self.queue.keeping.rejected_total += block.count
-            letter = letter_of_refused(self, self._ring, block, transient=transient)
-            if letter is not None:
-                self.carry_out(self.queue.refused(self._replica.multicast(letter), letter))
-        raise FullQueueRefusal(self.name, [sequences for sequences, _ in blocks])
+            sender = RefusedSender(publisher, producer_id if of_letters else b"")
+            blocks = blocks_of(bodies, properties, first_sequence, refused)
+            refuse(self, self._replica, sender, blocks, transient=transient)
 
     def check_writable(self) -> None:
         """Raises while no op could be confirmed, or the ring takes none."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ringmq_base.ranges import Range
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.gaps import SequenceStanding
@@ -86,6 +87,16 @@ def block_of_part(
     stop = start + count
     own = properties[start:stop] if len(properties) > 1 else properties
     return Block.of(bodies[start:stop], own)
+
+
+def blocks_of(
+    bodies: Sequence[bytes], properties: Sequence[bytes], first: int, ranges: Sequence[Range]
+) -> list[tuple[Range, Block]]:
+    """Of a batch that begins with `first`: the messages with these sequences."""
+    return [
+        ((low, high), block_of_part(bodies, properties, low - first, high - low + 1))
+        for low, high in ranges
+    ]
 
 
 def check_numbering(
