@@ -202,7 +202,8 @@ def _may_leave(name: str, facts: QueueFacts, fleet: Fleet, placement: Placement)
 
 
 def _is_idle_joiner(name: str, facts: QueueFacts) -> bool:
-    """A joiner that nobody wants: no confirm waits for it, and its log is cut already."""
+    """A joiner that nobody wants: no confirm waits for it. If its log could not be cut yet, as its
+    end may be missed, its node keeps that (`Hosting`)."""
     view = facts.view
     joiners = {member.id.node for member in view.members if not member.synced}
     return name in joiners and name not in {member.node for member in view.candidates}

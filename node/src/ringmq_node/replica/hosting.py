@@ -167,7 +167,7 @@ class Hosting:
             replica = self.replicas.get(queue_id)
             if record is None or me not in record.nodes:
                 if replica is not None:
-                    await self._close(queue_id)
+                    await self._close(queue_id, record)
                 elif queue_id in self.failed:
                     await self._remove_failed(queue_id)
             elif replica is not None:
@@ -257,19 +257,32 @@ class Hosting:
         if self._wanted_of is not None:
             replica.configure(self._wanted_of(replica.record))
 
-    async def _close(self, queue_id: str) -> None:
+    async def _close(self, queue_id: str, record: QueueRecord | None) -> None:
         """The queue was deleted, or its replica here: then the ring goes on elsewhere."""
         replica = self._forget(queue_id)
         replica.close(Reason.QUEUE_NOT_FOUND)
         self.on_changed(queue_id)
+        # Whoever has moved it away takes the end of a joiner's log for worthless.
+        may_be_missed = record is not None and self._may_be_missed(replica)
         await self._group.close_ring(queue_id)
         try:
+            if may_be_missed:
+                self.leftovers.keep_back(queue_id)
+                return
             # A node that is just starting may have removed it as a leftover meanwhile.
             if self._store.knows(queue_id):
                 self._store.delete_queue(queue_id)
         except StoreError as error:
             self._store_failed(error)
         logger.info("queue %s: the replica is deleted", replica.record.name)
+
+    def _may_be_missed(self, replica: Replica) -> bool:
+        """Whether the ring was begun again without the end of this replica's log, and that end was
+        not cut yet, so not set aside."""
+        state, view = replica.store.state, self._group.view(replica.record.id)
+        if view is None or not replica.record.durable or not state.live:
+            return False
+        return view.overrules(state.epoch, state.last_number) is not None
 
     async def _remove_failed(self, queue_id: str) -> None:
         record, _ = self.failed.pop(queue_id)

@@ -7,7 +7,11 @@ tell, and in the latter case these files may be the last that have the messages.
 A leftover is opened like any other queue, and given to nobody: otherwise the message store could
 never collect garbage, as it wouldn't know which bodies the leftover refers to. If a record names it
 again, it is a replica as before. The moment in which it was found is in its folder, so that
-restarts don't prolong its time. A deletion that this node sees while it runs leaves nothing over.
+restarts don't prolong its time.
+
+A deletion that this node sees while it runs leaves nothing over, nor does a replica that is moved
+to another node. But one whose end may be missed, and could not be set aside yet (`set_asides`), is
+left over when it is moved: the others don't have that end, and whoever moves it doesn't know.
 """
 
 from __future__ import annotations
@@ -78,6 +82,11 @@ class Leftovers:
             except Exception:
                 # Files that a bug stumbles over are no reason to serve no queue. They stay.
                 logger.exception("the leftover replica %r can't be opened", queue_id)
+
+    def keep_back(self, queue_id: str) -> None:
+        """The replica was moved to another node, and this one may have the last copy of confirmed
+        messages. Raises `StoreFailedError`."""
+        self._keep(queue_id, None)
 
     def _keep(self, queue_id: str, found: Recovered | None) -> None:
         partial = not self._disk_is_trusted

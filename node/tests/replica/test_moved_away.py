@@ -1,0 +1,80 @@
+"""A replica that is moved to another node is deleted here, unless it may have the last copy of
+confirmed messages."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from loops import run
+from node.tests.nodes import replica_of, running_nodes
+from waiting import until
+
+import ringmq
+from ringmq import Mirrors, Policy
+from ringmq_base.limits import MIB
+from ringmq_node.config import NodeConfig
+from ringmq_node.node import Node, make_node
+
+
+def on(*nodes: str) -> Policy:
+    return Policy("p", "q", mirrors=Mirrors(nodes=nodes), min_insync=1)
+
+
+def synced(node: Node) -> list[str]:
+    return [each.node for each in replica_of(node).view.synced]
+
+
+async def started(config: NodeConfig) -> Node:
+    node = await make_node(config)
+    await node.start()
+    return node
+
+
+@pytest.mark.may_log("accepted that confirmed messages may be lost")
+@pytest.mark.may_log("can't join its ring. The end of its log may hold confirmed messages")
+@pytest.mark.may_log("set aside")
+def test_a_log_that_could_not_be_set_aside_is_kept_when_its_replica_is_moved_away(
+    tmp_path: Path,
+) -> None:
+    """It waited for room, unsynchronised, and so it was the first replica to go."""
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(60),
+            running_nodes(tmp_path, ("a", "b", "c"), lease_s=1.0) as nodes,
+        ):
+            async with ringmq.connect(nodes["a"].address) as client:
+                await client.operator.set_policy(on("a", "b"))
+                await client.declare_queue("q", master_locator=ringmq.MasterLocator.CLIENT_LOCAL)
+                await until(lambda: synced(nodes["a"]) == ["a", "b"])
+                await nodes["b"].stop()
+                await until(lambda: synced(nodes["a"]) == ["a"])
+                async with client.publisher("q") as publisher:
+                    for _ in range(10):
+                        await publisher.publish(b"confirmed")
+            await nodes["a"].stop()
+            nodes["b"] = await started(nodes["b"].config)
+            async with ringmq.connect(nodes["b"].address) as client:
+                await client.promote_mirror("q", "b", accept_loss=True)
+                nodes["a"] = await started(replace(nodes["a"].config, set_aside_bytes_max=1))
+                await until(lambda: len(replica_of(nodes["b"]).view.members) == 2)
+                assert len(replica_of(nodes["a"]).store.state.live) == 10
+                await client.operator.set_policy(on("b", "c"))
+                await until(lambda: not nodes["a"].hosting.replicas, "it has left a")
+                (left,) = nodes["a"].hosting.leftovers.describe()
+                assert (left.queue, left.messages) == ("q", 10)
+                # With room, after it was moved back, it sets the end of its log aside and joins.
+                await nodes["a"].stop()
+                nodes["a"] = await started(replace(nodes["a"].config, set_aside_bytes_max=MIB))
+                await client.operator.set_policy(on("a", "b"))
+                await until(lambda: "a" in synced(nodes["b"]), "a is back")
+                (file,) = nodes["a"].hosting.set_asides.describe()
+                assert (file.queue, file.messages, file.messages_missing) == ("q", 10, 0)
+                assert nodes["a"].hosting.leftovers.describe() == ()
+                # And what isn't missed goes at once.
+                await until(lambda: not nodes["c"].store.queue_names(), "it has left c")
+
+    run(main())
