@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ringmq_node.storage.commit_log import LOG_NAMES, SETTLED_HEAD
+from ringmq_node.storage.commit_log import LOG_NAMES
 from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
@@ -26,7 +26,7 @@ from ringmq_node.storage.format import redo_records
 from ringmq_node.storage.format.formats import COMMIT_LOG, JOURNAL
 from ringmq_node.storage.format.queue_folder import CURRENT_JOURNAL, sealed_name
 from ringmq_node.storage.format.record_file import RecordFile
-from ringmq_node.storage.format.records import Header, RecordKind, owner_of
+from ringmq_node.storage.format.records import FILE_HEADER, Header, RecordKind, owner_of
 from ringmq_node.storage.format.redo_records import Journal
 
 logger = logging.getLogger(__name__)
@@ -71,8 +71,9 @@ def apply_logs(disk: Disk, directory: Path, write: Write) -> list[CorruptionRepo
 
 
 def _apply(disk: Disk, path: Path, size: int, journals: _Journals) -> list[CorruptionReport]:
-    head = disk.read(path, 0, len(SETTLED_HEAD))
-    if head == SETTLED_HEAD[: len(head)]:
+    # Also if the disk has failed in the midst of writing `SETTLED_HEAD`: the journals were synced
+    # before, and a log that is taken for damaged makes every replica of the node partial.
+    if not any(disk.read(path, 0, FILE_HEADER.size)):
         return []
     file = RecordFile(str(path), COMMIT_LOG, size, partial(disk.read, path))
     if not file.marker:
