@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +12,7 @@ import pytest
 from loops import run
 
 from ringmq_gm import MemberId
-from ringmq_gm.registry.base import Delete, Put, Registry
+from ringmq_gm.registry.base import Change, Delete, Put, Registry
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.catalogue import QueueCatalogue, Touched
@@ -35,11 +35,29 @@ DEADLINE_S = 20.0
 FANOUT = ExchangeArguments(ExchangeKind.FANOUT)
 
 
+class LateRegistry:
+    """A registry whose watches can be held."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._registry, name)
+
+    async def watch(self, prefix: str) -> AsyncIterator[Sequence[Change]]:
+        async for changes in self._registry.watch(prefix):
+            await self.goes_on.wait()
+            yield changes
+
+
 class TopologyNode:
     """What a node has of topology, and nothing else."""
 
-    def __init__(self, name: str, registry: Registry, lives: dict[str, int]) -> None:
-        self.registry = registry
+    def __init__(self, name: str, shared: Registry, lives: dict[str, int]) -> None:
+        self.late = LateRegistry(shared)
+        registry = self.registry = cast(Registry, self.late)
         self.catalogue = QueueCatalogue(registry)
         self.topology = Topology(registry, self.catalogue)
         self.changes = changes = TopologyChanges(registry, self.topology, self.catalogue)
@@ -213,6 +231,48 @@ def test_bindings_go_with_either_end_and_do_not_come_back(tmp_path: Path) -> Non
         assert await b.keys(BINDINGS) == []
 
     with_nodes(tmp_path, story)
+
+
+@pytest.mark.parametrize("end", ["queue", "source"])
+def test_a_node_that_is_behind_binds_the_ends_that_there_are(tmp_path: Path, end: str) -> None:
+    """1. An end of a binding is deleted and declared anew, through one node. 2. The same binding is
+    made through another one, which hasn't heard of that. The old binding's record is still there:
+    it stands for nothing, and the client would be told that the new queue is bound."""
+
+    async def work(one: TopologyNode, late: TopologyNode) -> None:
+        await one.declare("x")
+        await one.queue("q")
+        await late.bind("x", "q")
+        await one.sees(lambda: one.route("x") == ("q",))
+        [left] = (await one.registry.list(BINDINGS)).entries
+        late.late.goes_on.clear()
+        if end == "queue":
+            await one.delete_queue("q")
+            await one.queue("q")
+        else:
+            await one.delete("x")
+            await one.declare("x")
+            # As with one of very many, which go later.
+            await one.registry.commit([], [Put(left.key, left.value)])
+        binding = asyncio.create_task(late.bind("x", "q"))
+        await asyncio.wait([binding], timeout=0.05)
+        late.late.goes_on.set()
+        assert await binding
+        assert await one.unbind("x", "q")
+        # And it unbinds what there is.
+        await one.bind("x", "q")
+        await late.sees(lambda: late.route("x") == ("q",))
+        late.late.goes_on.clear()
+        await one.delete_queue("q")
+        await one.queue("q")
+        await one.bind("x", "q")
+        unbinding = asyncio.create_task(late.unbind("x", "q"))
+        await asyncio.wait([unbinding], timeout=0.05)
+        late.late.goes_on.set()
+        assert await unbinding
+        await one.sees(lambda: one.route("x") == ())
+
+    with_nodes(tmp_path, work)
 
 
 def test_an_auto_delete_exchange_goes_with_its_last_binding(tmp_path: Path) -> None:

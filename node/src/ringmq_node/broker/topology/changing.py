@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ringmq_gm.registry.base import (
@@ -72,7 +72,12 @@ Found = Mapping[str, KeyValue]
 
 
 class _AgainError(Exception):
-    """What this node knows is older than the registry: decide again once it has been shown."""
+    """What this node knows is older than `entry`, of the registry: decide again once its watch has
+    shown that."""
+
+    def __init__(self, entry: KeyValue) -> None:
+        super().__init__(entry.key)
+        self.entry = entry
 
 
 class TopologyChanges:
@@ -185,61 +190,59 @@ class TopologyChanges:
         await self._ensure_ends(wish)
         check_binding(self._topology.exchange(wish.source), wish.routing_key, wish.arguments or {})
         _check_room("bindings", self._topology.counts()[2], BINDINGS_MAX)
-        for _ in range(COMMIT_TRIES):
-            try:
-                return await self._bind(wish, caller)
-            except _AgainError:
-                continue
-        raise registry_away()
+        return await self._shown(lambda: self._bind(wish, caller))
 
     async def _bind(self, wish: BindingWish, caller: Caller) -> bool:
+        await self._ensure_ends(wish)
         binding = self._binding_of(wish, caller)
-        source_key, end_key = exchange_key(wish.source), _destination_key(wish)
         is_new = False
 
         def decide(found: Found) -> Sequence[Operation]:
             nonlocal is_new
+            # First: the record of a binding whose end is gone may be there yet.
+            source = self._same_ends(found, binding)
             if binding.key in found:
                 return []
             puts: list[Operation] = [Put(binding.key, binding.encode())]
-            if not is_predeclared(wish.source):
-                source = self._same_exchange(found, wish.source, binding.source_id)
-                if source.auto_delete:
-                    puts.append(Put(source_key, replace(source, was_bound=True).encode()))
-            if not wish.to_exchange:
-                _same_queue(found, wish.destination, binding.destination_id)
-            elif not is_predeclared(wish.destination):
-                self._same_exchange(found, wish.destination, binding.destination_id)
+            if source is not None and source.auto_delete:
+                puts.append(Put(source.key, replace(source, was_bound=True).encode()))
             is_new = True
             return puts
 
-        keys = list(dict.fromkeys([binding.key, source_key, end_key]))
-        try:
-            guards = self._topology.vhost_guards(vhost_of(wish.source))
-            await self._commit(keys, decide, guards)
-        except _AgainError:
-            # The watches are behind the registry: it has the next look shown soon.
-            await asyncio.sleep(random.random() * PAUSE_S_MAX)
-            await self._ensure_ends(wish)
-            raise
+        guards = self._topology.vhost_guards(vhost_of(wish.source))
+        await self._commit(_keys_of(binding), decide, guards)
         return is_new
 
     async def unbind(self, wish: BindingWish, caller: Caller) -> bool:
         """Returns whether there was such a binding. Both ends have to be there."""
+        existed = await self._shown(lambda: self._unbind(wish, caller))
+        if existed and self._topology.exchange(wish.source).auto_delete:
+            await self.delete_if_unbound(wish.source)
+        return existed
+
+    async def _unbind(self, wish: BindingWish, caller: Caller) -> bool:
         await self._ensure_ends(wish)
         binding = self._binding_of(wish, caller)
         existed = False
 
         def decide(found: Found) -> Sequence[Operation]:
             nonlocal existed
+            self._same_ends(found, binding)
             existed = existed or binding.key in found
             return [Delete(binding.key)] if binding.key in found else []
 
-        await self._commit([binding.key], decide)
-        source = self._topology.exchange(wish.source)
-        if source.auto_delete and existed:
-            await self.delete_if_unbound(wish.source)
+        await self._commit(_keys_of(binding), decide)
         return existed
+
+    async def _shown(self, change: Callable[[], Awaitable[bool]]) -> bool:
+        """The outcome of `change`, which is decided again while this node's watches are behind."""
+        for _ in range(COMMIT_TRIES):
+            try:
+                return await change()
+            except _AgainError as behind:
+                watch = self._topology if _is_ours(behind.entry.key) else self._catalogue
+                await watch.wait_shown(behind.entry.revision)
+        raise registry_away()
 
     async def _ensure_ends(self, wish: BindingWish) -> None:
         for name in (wish.source, *([wish.destination] if wish.to_exchange else [])):
@@ -273,15 +276,17 @@ class TopologyChanges:
             sorted_arguments(wish.arguments or {}),
         )
 
-    def _same_exchange(self, found: Found, name: str, exchange_id: str) -> ExchangeRecord:
-        """Raises `_AgainError` if it isn't the one that this node knows."""
-        entry = found.get(exchange_key(name))
-        if entry is None:
-            raise no_exchange(name)
-        exchange = _exchange(entry)
-        if exchange.id != exchange_id:
-            raise _AgainError
-        return exchange
+    def _same_ends(self, found: Found, binding: BindingRecord) -> ExchangeRecord | None:
+        """The source; None if it is predeclared, and has no record. Raises `_AgainError` if one of
+        the ends isn't the one that this node knows."""
+        source: ExchangeRecord | None = None
+        if not is_predeclared(binding.source):
+            source = _same_exchange(found, binding.source, binding.source_id)
+        if not binding.to_exchange:
+            _same_queue(found, binding.destination, binding.destination_id)
+        elif not is_predeclared(binding.destination):
+            _same_exchange(found, binding.destination, binding.destination_id)
+        return source
 
     # --- vhosts ---
 
@@ -387,8 +392,21 @@ def _is_ours(key: str) -> bool:
     return key.startswith(TOPOLOGY)
 
 
-def _destination_key(wish: BindingWish) -> str:
-    return exchange_key(wish.destination) if wish.to_exchange else queue_key(wish.destination)
+def _keys_of(binding: BindingRecord) -> list[str]:
+    """Of its own record, and of those of its ends."""
+    key_of_end = exchange_key if binding.to_exchange else queue_key
+    keys = (binding.key, exchange_key(binding.source), key_of_end(binding.destination))
+    return list(dict.fromkeys(keys))
+
+
+def _same_exchange(found: Found, name: str, exchange_id: str) -> ExchangeRecord:
+    entry = found.get(exchange_key(name))
+    if entry is None:
+        raise no_exchange(name)
+    exchange = _exchange(entry)
+    if exchange.id != exchange_id:
+        raise _AgainError(entry)
+    return exchange
 
 
 def _same_queue(found: Found, name: str, queue_id: str) -> None:
@@ -399,7 +417,7 @@ def _same_queue(found: Found, name: str, queue_id: str) -> None:
         )
     try:
         if decode_entry(entry.key, entry.value).id != queue_id:
-            raise _AgainError
+            raise _AgainError(entry)
     except RecordError:
         # Bound to what this node knew of it; the queue itself refuses until it can be read.
         return
