@@ -355,7 +355,7 @@ class Node:
             expiry_s=self.config.producer_expiry_s,
         )
         self.supervisor.spawn(budget.run(), "producers")
-        self.supervisor.spawn(self.hosting.leftovers.run(), "leftovers")
+        self.supervisor.spawn(self.hosting.leftovers.run(self.hosting.is_used), "leftovers")
         self.supervisor.spawn(self.broker.routing.run(), "routing")
         self.supervisor.spawn(self.hosting.set_asides.run(), "set aside")
         self.supervisor.spawn(self.cluster_alarms.watch(), "alarms")

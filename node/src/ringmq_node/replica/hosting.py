@@ -79,6 +79,8 @@ class Hosting:
         self.transient: dict[str, Replica] = {}
         # Why a replica is quarantined here, with its queue's record, by queue id.
         self.failed: dict[str, tuple[QueueRecord, str]] = {}
+        # Queues whose replicas are about to be opened here, or deleted.
+        self._under_way: set[str] = set()
         self.leftovers = Leftovers(store, keep_s=leftover_s, disk_is_trusted=disk_is_trusted)
         self.set_asides = SetAsides(
             store.disk,
@@ -166,20 +168,24 @@ class Hosting:
         for queue_id, record in touched.items():
             replica = self.replicas.get(queue_id)
             if record is None or me not in record.nodes:
+                self._under_way.add(queue_id)
                 if replica is not None:
                     await self._close(queue_id, record)
                 elif queue_id in self.failed:
                     await self._remove_failed(queue_id)
+                self._under_way.discard(queue_id)
             elif replica is not None:
                 if replica.record != record:
                     replica.update(record)
                     self._configure(replica)
                     self.on_changed(queue_id)
             elif queue_id not in self.failed:
+                self._under_way.add(queue_id)
                 missing.append(record)
             await pieces.step()
         if missing:
             await self._open_all(missing)
+        self._under_way.clear()
 
     async def _open_all(self, records: list[QueueRecord]) -> None:
         interleaver = Interleaver("opening", len(records))
@@ -269,7 +275,6 @@ class Hosting:
             if may_be_missed:
                 self.leftovers.keep_back(queue_id)
                 return
-            # A node that is just starting may have removed it as a leftover meanwhile.
             if self._store.knows(queue_id):
                 self._store.delete_queue(queue_id)
         except StoreError as error:
@@ -300,11 +305,18 @@ class Hosting:
         known = {record.id for record in records if me in record.nodes}
         try:
             left = [each for each in self._store.queue_names() if each not in known]
-            await self.leftovers.keep(
-                left, lambda each: self._closed or each in self.replicas or each in self.failed
-            )
+            await self.leftovers.keep(left, self.is_used)
         except StoreError as error:
             self._store_failed(error)
+
+    def is_used(self, queue_id: str) -> bool:
+        """Whether a queue's files here are no leftover, or not to be touched now."""
+        return (
+            self._closed
+            or queue_id in self.replicas
+            or queue_id in self.failed
+            or queue_id in self._under_way
+        )
 
     def trust_disk(self) -> None:
         """Every replica of a disk that wasn't trusted has been opened, and marked as partial."""

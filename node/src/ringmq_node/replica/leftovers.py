@@ -116,12 +116,16 @@ class Leftovers:
             folders.forget_leftover(self._store.disk, kept.store.directory)
             logger.warning("leftover replica %r of queue %s: in use again", queue_id, kept.label)
 
-    async def run(self) -> None:
-        """Removes each when its time is over, until cancelled or until the store fails."""
+    async def run(self, is_used: Callable[[str], bool] = lambda _: False) -> None:
+        """Removes each when its time is over, until cancelled or until the store fails; but none
+        that a record names again, and that waits to be opened (`is_used`)."""
         while True:
             await asyncio.sleep(LOOK_S)
             now = self._now()
-            for queue_id in [each for each, kept in self._kept.items() if kept.removed_at <= now]:
+            over = [each for each, kept in self._kept.items() if kept.removed_at <= now]
+            for queue_id in over:
+                if is_used(queue_id):
+                    continue
                 kept = self._kept.pop(queue_id)
                 try:
                     self._store.delete_queue(queue_id)
