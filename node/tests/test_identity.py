@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from loops import run
-from node.tests.nodes import lone_node
+from node.tests.nodes import lone_node, replica_of
+from waiting import until
 
+import ringmq
 from ringmq_gm.nodes import NODES, NodeRecord
 from ringmq_gm.registry.base import (
     Delete,
@@ -155,6 +157,36 @@ def test_a_new_life_is_recorded_before_the_node_starts(tmp_path: Path) -> None:
                 assert registered.incarnation == node.me.incarnation
             finally:
                 await node.stop()
+
+    run(main())
+
+
+@pytest.mark.logs("may lack confirmed messages")
+@pytest.mark.logs("queue q: quarantined: ")
+def test_a_lost_disk_stays_untrusted_while_a_record_cannot_be_read(tmp_path: Path) -> None:
+    """When it could be read again, the replica looked whole, and began its ring from nothing."""
+
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            first = await lone_node(tmp_path)
+            await first.start()
+            async with ringmq.connect(first.address) as client:
+                await client.declare_queue("q")
+                async with client.publisher("q") as publisher:
+                    await publisher.publish(b"confirmed")
+            record = first.catalogue.record_of("q")
+            await first.registry.commit([], [Put(record.key, b"garbage")])
+            await first.stop()
+            shutil.rmtree(tmp_path / "data")
+            second = await lone_node(tmp_path)
+            try:
+                await second.start()
+                await second.registry.commit([], [Put(record.key, record.encode())])
+                await until(lambda: bool(second.hosting.replicas), "it is opened")
+                assert replica_of(second).store.partial
+                assert not replica_of(second).log_is_whole
+            finally:
+                await second.stop()
 
     run(main())
 

@@ -383,10 +383,11 @@ class Node:
     async def _trust_disk(self) -> None:
         """Every replica that an untrusted disk may lack messages of is marked by now.
 
-        Unless the store has failed meanwhile, or the node begun to stop: then some were not even
-        opened, and the next life has to find the disk untrusted again.
+        Unless the store has failed, the node begun to stop, or a record can't be read: some were
+        not even opened, or are lost, and the next life has to find the disk untrusted again.
         """
-        if not self._disk.standing.is_trusted and self.gate.is_open:
+        were_known = self.gate.is_open and not self.catalogue.unreadable
+        if not self._disk.standing.is_trusted and were_known:
             await self.store.sync_marks()
             await self._disk.record()
             self.hosting.trust_disk()

@@ -511,6 +511,32 @@ def test_a_queue_gets_its_folder_with_its_first_op(queues: int) -> None:
     run_store(store, work)
 
 
+def test_a_queue_that_was_not_opened_on_an_untrusted_disk_is_partial_later() -> None:
+    """It may have a format that only a newer RingMQ knows. The disk is trusted then."""
+    disk = SimulatedDisk()
+    for name in ("one", "two"):
+        store = open_store(disk)
+
+        async def work(store: Store = store, name: str = name) -> None:
+            publish(store.open_queue(name), [b"x"])
+            await store.sync()
+
+        run_store(store, work)
+    store = open_store(disk)
+
+    async def mark() -> None:
+        store.open_queue("one", partial=True)
+        await store.sync_marks()
+
+    run_store(store, mark)
+    again = open_store(disk.power_cut("nothing", random.Random(1)))
+    assert [again.open_queue(name).partial for name in ("one", "two", "three")] == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_marks_of_many_queues_share_a_sync_and_go_in_a_thread() -> None:
     disk = SimulatedDisk()
     store = open_store(disk)

@@ -225,12 +225,13 @@ class Store:
                 self._marks.mark_whole(queue)
 
     async def sync_marks(self) -> None:
-        """Returns when the disk remembers which of the queues opened so far are partial.
-
-        One sync for all of them, in a thread. Raises `StoreFailedError`.
-        """
+        """Returns when the disk remembers which of the queues opened so far are partial, and that
+        all those are that nobody has opened. One sync, in a thread. Raises `StoreFailedError`."""
         self.check_writable()
         with self._failing():
+            # A later life may open one that couldn't be opened in this.
+            for name in sorted(self._unopened):
+                mark_partial(self.disk, self.directory / folders.QUEUES_NAME / name, None)
             await asyncio.to_thread(self.disk.sync_all, self.directory)
 
     def abandon(self, queue: QueueStore) -> None:
