@@ -41,8 +41,11 @@ demo: $(STAMP) ## three nodes, 100 000 messages, the master killed half way: wha
 	@$(BIN)/ringmq demo $(ARGS)
 
 # `check` has played the tests of the layout; with them, each worker would parse all sources again.
+# Where ARGS chooses tests by path or name, they may be meant.
+PLAYED_BY_CHECK = $(if $(findstring cluster-tests/tidy,$(ARGS))$(filter -k%,$(ARGS)),,--ignore=cluster-tests/tidy)
+
 test: $(STAMP) check ## every check, and every test but those of `long`
-	@$(PYTEST) -m 'not compute' --ignore=cluster-tests/tidy $(ARGS)
+	@$(PYTEST) -m 'not compute' $(PLAYED_BY_CHECK) $(ARGS)
 
 long: WORKERS = logical
 long: $(STAMP) ## what `test` takes a slice of: seeds, interleavings, power cuts, Spark's jobs; ten minutes of two processors
