@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ringmq_succeeded
 from expected_logs import DAMAGE
 from loops import run
 from nemesis import Cluster, scenario, until
+from nemesis.command_line import ringmq_succeeded
 from nemesis.oracle import body_of
 from nemesis.workload import Publishing
 

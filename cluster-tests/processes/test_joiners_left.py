@@ -10,8 +10,8 @@ import asyncio
 import json
 from typing import Any
 
-from commands import ringmq_ended, ringmq_succeeded
 from nemesis import Cluster, scenario, until
+from nemesis.command_line import ringmq_ended, ringmq_succeeded
 
 from ringmq import Policy, SyncMode, SyncPhase
 

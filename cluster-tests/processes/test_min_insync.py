@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from commands import ringmq_ended
 from nemesis import Cluster, scenario
+from nemesis.command_line import ringmq_ended
 from nemesis.oracle import body_of
 
 import ringmq

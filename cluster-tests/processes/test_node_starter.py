@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from loops import run
+from nemesis.command_line import ringmq
+from nemesis.programs import client_starter
 from node_starter import starter_of
 from waiting import until
 
@@ -29,6 +31,26 @@ def test_it_has_the_codes_and_the_output_of_the_command_line(tmp_path: Path) -> 
     code, said = ended(["node", "start", "--no-such-option"], tmp_path)
     assert code == 2
     assert "No such option" in said
+
+
+def test_what_it_prints_and_its_errors_are_apart() -> None:
+    told = ringmq("queue", "list", "--seeds", "127.0.0.1:1")
+    assert (told.exit_code, told.out) == (1, "")
+    assert "connecting to 127.0.0.1:1" in told.err
+
+
+def test_a_clients_program_has_its_input_and_output(tmp_path: Path) -> None:
+    words = ["publish", "127.0.0.1:1", "q", "tag", "1", "0.1"]
+    source, to_it = os.pipe()
+    with open(tmp_path / "out", "w+b") as out, open(tmp_path / "errors", "w+b") as errors:
+        process = client_starter().start(words, out.fileno(), errors=errors.fileno(), source=source)
+        os.close(source)
+        os.write(to_it, b"\n")
+        # Nobody serves it: it says so when it has begun.
+        assert process.wait(60.0) == 1
+        os.close(to_it)
+        assert (tmp_path / "out").read_bytes() == b"ready\n"
+        assert b"connecting to 127.0.0.1:1" in (tmp_path / "errors").read_bytes()
 
 
 def test_the_signal_that_ended_it(tmp_path: Path) -> None:

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from children import child_environment
-from commands import ringmq_succeeded
+from commands import Ended
 from history.records import Confirm, Deliver, Record, from_line
 from nemesis import Cluster, until
+from nemesis.command_line import ringmq, ringmq_succeeded
 from nemesis.network import Network
 from nemesis.on_hosts import play
 from nemesis.programs import Program
@@ -30,8 +28,10 @@ from waiting import leeway
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
-# A batch of 50 each 0.03 s: longer than the story takes.
-TOTAL, BATCH, DEADLINE_S = 60_000, 50, 30.0
+# A batch of 50 each 0.03 s: for longer than the story takes.
+TOTAL, BATCH, DEADLINE_S = 200_000, 50, 30.0
+# Between two commands of an operator.
+ASKED_EACH_S = 0.2
 # A link is dialled again each second at least, and the first frame tells it.
 TOLD_S_MAX = 3.0
 
@@ -58,22 +58,33 @@ async def overrule(cluster: Cluster, network: Network) -> None:
         left.opened()
         await asyncio.sleep(1.0)
         network.cut("c", "a", "b")
-        await until(lambda: ring_at(network, at["a"]) == ["a", "b"], "c is put out")
+        await until(
+            lambda: ring_at(network, at["a"]) == ["a", "b"], "c is put out", poll_s=ASKED_EACH_S
+        )
         network.cut("etcd", "a", "b")
         warning = "No answer from a, b: a node that still runs"
         await until(
-            lambda: warning in promoted(network, at["c"]).stderr,
+            lambda: warning in promoted(network, at["c"]).err,
             "the leases of a and b have run out",
             within_s=40,
+            poll_s=ASKED_EACH_S,
         )
         accepted = promoted(network, at["c"], "--accept-loss")
-        assert accepted.returncode == 0, accepted.stderr
+        assert accepted.exit_code == 0, accepted.err
         accepted_at = time.monotonic()
         (loss,) = shown(network, at["c"])["losses"]
         assert [life.partition("#")[0] for life in loss["overruled"]] == ["a", "b"]
         await asyncio.sleep(1.0)
         network.heal("c", "a", "b")
         healed_at = time.monotonic()
+        # It sends again there what a hadn't confirmed, and then has nothing to do with a.
+        await until(
+            lambda: shown(network, at["c"])["next_position"] > loss["position"],
+            "`left` is served by c",
+            within_s=30,
+            poll_s=ASKED_EACH_S,
+        )
+        left.enough()
         published = left.result(90)
     finally:
         left.end()
@@ -82,7 +93,6 @@ async def overrule(cluster: Cluster, network: Network) -> None:
     confirms = [r for r in map(from_line, published["history"]) if isinstance(r, Confirm)]
     kept = [await set_aside(cluster, name, loss["position"]) for name in "ab"]
     in_queue = numbers_in(map(from_line, found))
-    # `left` is served by c in the end, and sends again there what a hadn't confirmed.
     overruled = [confirm for confirm in confirms if confirm.first not in in_queue]
     # While it was cut off nothing told it, and a link does.
     assert any(accepted_at < confirm.at < healed_at for confirm in overruled)
@@ -115,26 +125,19 @@ def numbers_in(found: Iterable[Record]) -> set[int]:
     }
 
 
-def ringmq_at(network: Network, *words: str) -> subprocess.CompletedProcess[str]:
+def ringmq_at(network: Network, *words: str) -> Ended:
     """`ringmq` as the operator calls it."""
-    return subprocess.run(
-        [*network.inside("right"), sys.executable, "-m", "ringmq_node.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=child_environment(),
-        check=False,
-    )
+    return ringmq(*words, namespace=network.namespace("right"))
 
 
-def promoted(network: Network, seed: str, *options: str) -> subprocess.CompletedProcess[str]:
+def promoted(network: Network, seed: str, *options: str) -> Ended:
     return ringmq_at(network, "promote", "q", "c", "--seeds", seed, *options)
 
 
 def shown(network: Network, seed: str) -> Any:
     done = ringmq_at(network, "queue", "show", "q", "--seeds", seed, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert done.exit_code == 0, done.err
+    return json.loads(done.out)
 
 
 def ring_at(network: Network, seed: str) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from commands import ringmq_succeeded
 from nemesis import Cluster, scenario
+from nemesis.command_line import ringmq_succeeded
 from waiting import until
 
 import ringmq

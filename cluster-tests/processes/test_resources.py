@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ringmq_succeeded
 from loops import run
 from nemesis import Cluster, until
+from nemesis.command_line import ringmq_succeeded
 
 import ringmq
 

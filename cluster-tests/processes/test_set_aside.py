@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
-from commands import ringmq_succeeded
 from nemesis import Cluster, scenario
+from nemesis.command_line import ringmq_succeeded
 from waiting import until
 
 from ringmq import Resources

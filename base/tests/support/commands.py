@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from dataclasses import dataclass
 
 # A command that takes longer is killed, and its test fails.
@@ -45,12 +44,3 @@ async def succeeded(*words: object, timeout_s: float = COMMAND_S_MAX) -> str:
     command = await ended(*words, timeout_s=timeout_s)
     assert command.exit_code == 0, f"{words}: {command.err or command.out}"
     return command.out
-
-
-async def ringmq_ended(*arguments: str) -> Ended:
-    """`ringmq` with these arguments, run to its end."""
-    return await ended(sys.executable, "-m", "ringmq_node.cli", *arguments)
-
-
-async def ringmq_succeeded(*arguments: str) -> str:
-    return await succeeded(sys.executable, "-m", "ringmq_node.cli", *arguments)

@@ -1,10 +1,10 @@
-"""Nodes' processes, each forked from a starter: a process that has imported the node's code.
+"""Processes of the tests, each forked from a starter: a process that has imported their code.
 
-A node's start is three quarters of a second of processor time, nearly all of it imports, and the
-process tests start some hundreds of nodes. Forked, a node is ready at a tenth of that. In all else
-it is as if a shell had started it:
+A node's start is three quarters of a second of processor time, a command's half of one, and nearly
+all of it is imports. The process tests start some hundreds of nodes, operators' commands and
+clients. Forked, each is ready at a tenth of that. In all else it is as if a shell had started it:
 
-* It is a process of its own with a pid, and runs the command line to the end of the interpreter.
+* It is a process of its own with a pid, and runs its program to the end of the interpreter.
 * Each node of a cluster has a starter of its own, so that the nodes' hash seeds differ. With the
   same seed, sets of strings would have one order in all replicas, and a state that depends on such
   an order would look equal on them (G5).
@@ -14,7 +14,7 @@ it is as if a shell had started it:
 The command line as a program is what `test_refused_start.py`, the containers' tests and those in
 `node/tests/cli/` start.
 
-    python -m node_starter DESCRIPTOR        serves the other end of this socket
+    python -m node_starter DESCRIPTOR PROGRAM    serves the other end of this socket
 
 Imports of this module are a node's, too: none but Python's own.
 """
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -37,6 +38,13 @@ from contextlib import suppress
 
 STARTER_S_MAX = 60.0
 REQUEST_BYTES_MAX = 1 << 20
+# Of each program, what its starter imports; the first module has its `main`. A node imports the
+# last one once it has read its settings.
+RINGMQ, CLIENT = "ringmq", "client"
+MODULES = {
+    RINGMQ: ("ringmq_node.cli", "ringmq_node.cli.app", "ringmq_node.running"),
+    CLIENT: ("nemesis.inside",),
+}
 _CODE = struct.Struct("<i")
 # From sched.h; `os.setns` is newer than the oldest Python here.
 CLONE_NEWNET = 0x40000000
@@ -104,20 +112,30 @@ class NodeProcess:
 class Starter:
     """The test's end of a starter. It imports beside the test until the first `start`."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str) -> None:
         self._link, other = socket.socketpair()
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "node_starter", str(other.fileno())],
+                [sys.executable, "-m", "node_starter", str(other.fileno()), program],
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         self._link.settimeout(STARTER_S_MAX)
+        self._asking = threading.Lock()
 
-    def start(self, words: Sequence[str], log: int, *, namespace: str = "") -> NodeProcess:
-        """Runs `ringmq WORDS` with its output to the descriptor `log`, in a network namespace if
-        one is named."""
+    def start(
+        self,
+        words: Sequence[str],
+        out: int,
+        *,
+        errors: int | None = None,
+        source: int | None = None,
+        namespace: str = "",
+    ) -> NodeProcess:
+        """Runs the program with these words, in a network namespace if one is named. Its output
+        goes to the descriptor `out`, its errors, too, unless they have one; `source` is its input,
+        which is empty without one."""
         request = {
             "words": words,
             "namespace": namespace,
@@ -125,11 +143,18 @@ class Starter:
             "environment": dict(os.environ),
         }
         ended, its_end = socket.socketpair()
-        with its_end:
+        with its_end, open(os.devnull, "rb") as nothing:
             line = json.dumps(request).encode() + b"\n"
-            sent = socket.send_fds(self._link, [line], [log, its_end.fileno()])
-            self._link.sendall(line[sent:])
-        answer = self._link.recv(_CODE.size)
+            streams = [
+                nothing.fileno() if source is None else source,
+                out,
+                out if errors is None else errors,
+            ]
+            # Commands are started in threads.
+            with self._asking:
+                sent = socket.send_fds(self._link, [line], [*streams, its_end.fileno()])
+                self._link.sendall(line[sent:])
+                answer = self._link.recv(_CODE.size)
         if not answer:
             raise RuntimeError(f"the starter has ended; its code: {self._process.wait()}")
         (pid,) = _CODE.unpack(answer)
@@ -143,16 +168,18 @@ class Starter:
         self._process.wait(STARTER_S_MAX)
 
 
-_starters: dict[str, Starter] = {}
+_starters: dict[tuple[str, str], Starter] = {}
+_making_one = threading.Lock()
 
 
-def starter_of(node: str) -> Starter:
-    """This process' starter for all lives of the nodes of that name."""
-    if not _starters:
-        atexit.register(_close_all)
-    if node not in _starters:
-        _starters[node] = Starter()
-    return _starters[node]
+def starter_of(node: str, program: str = RINGMQ) -> Starter:
+    """This process' starter for all lives of the nodes of that name, or of another program's."""
+    with _making_one:
+        if not _starters:
+            atexit.register(_close_all)
+        if (node, program) not in _starters:
+            _starters[node, program] = Starter(program)
+        return _starters[node, program]
 
 
 def _close_all() -> None:
@@ -167,8 +194,8 @@ def _close_all() -> None:
 
 
 def serve(link: socket.socket) -> list[str] | None:
-    """Forks a process for each request, and says how each ended. Returns the words of a command
-    line in such a process; None in the starter, once it has no test any more."""
+    """Forks a process for each request, and says how each ended. Returns the words of its program
+    in such a process; None in the starter, once it has no test any more."""
     # Ctrl-C goes to all processes of a terminal. The test ends its nodes, and then this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -183,12 +210,12 @@ def serve(link: socket.socket) -> list[str] | None:
             _tell_ends(ends)
         if link.fileno() not in readable:
             continue
-        line, descriptors, _, _ = socket.recv_fds(link, REQUEST_BYTES_MAX, 2)
+        line, descriptors, _, _ = socket.recv_fds(link, REQUEST_BYTES_MAX, 4)
         if not line:
             return None
         while not line.endswith(b"\n"):
             line += link.recv(REQUEST_BYTES_MAX)
-        log, ended = descriptors
+        *streams, ended = descriptors
         # A thread that holds a lock is gone in the forked process, and the lock stays held.
         assert len(os.listdir("/proc/self/task")) == 1, "the starter has a second thread"
         pid = os.fork()
@@ -198,8 +225,9 @@ def serve(link: socket.socket) -> list[str] | None:
                 end.close()
             for descriptor in (woken, waker, ended):
                 os.close(descriptor)
-            return _become(json.loads(line), log)
-        os.close(log)
+            return _become(json.loads(line), streams)
+        for descriptor in streams:
+            os.close(descriptor)
         ends[pid] = socket.socket(fileno=ended)
         link.sendall(_CODE.pack(pid))
 
@@ -216,13 +244,13 @@ def _tell_ends(ends: dict[int, socket.socket]) -> None:
                 continue  # The test has ended, and asks for no code.
 
 
-def _become(request: dict[str, object], log: int) -> list[str]:
+def _become(request: dict[str, object], streams: list[int]) -> list[str]:
     """What `exec` and the words before a command do for a program of its own."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     words, environment = request["words"], request["environment"]
     assert isinstance(words, list)
     assert isinstance(environment, dict)
@@ -237,11 +265,9 @@ def _become(request: dict[str, object], log: int) -> list[str]:
 if __name__ == "__main__":
     # gRPC reads it when it is imported; `ringmq_node.cli.main` sets it before that, too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    import ringmq_node.cli.app
-    import ringmq_node.running  # noqa: F401 (a node imports it once it has read its settings)
-    from ringmq_node.cli import main
-
-    found = serve(socket.socket(fileno=int(sys.argv[1])))
+    descriptor, program = sys.argv[1:]
+    imported = [importlib.import_module(module) for module in MODULES[program]]
+    found = serve(socket.socket(fileno=int(descriptor)))
     if found is not None:
-        sys.argv = ["ringmq", *found]
-        main()
+        sys.argv = [program, *found]
+        imported[0].main()

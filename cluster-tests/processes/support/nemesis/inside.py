@@ -1,12 +1,13 @@
-"""A client as a program of its own, for a host (a network namespace) of its own.
+"""A client as a program of its own, for a host (a network namespace) of its own. Its words:
 
-    python -m nemesis.inside declare SEEDS QUEUE
-    python -m nemesis.inside publish SEEDS QUEUE TAG TOTAL DEADLINE_S [BATCH_MESSAGES]
-    python -m nemesis.inside consume SEEDS QUEUE FOR_S
-    python -m nemesis.inside resume SEEDS QUEUE LAST        as a producer of its own, up to LAST
-    python -m nemesis.inside drain SEEDS QUEUE REPLICAS     once so many are synchronised
+    declare SEEDS QUEUE
+    publish SEEDS QUEUE TAG TOTAL DEADLINE_S [BATCH_MESSAGES]    from a line on stdin to the next
+    consume SEEDS QUEUE FOR_S
+    resume SEEDS QUEUE LAST        as a producer of its own, up to LAST
+    drain SEEDS QUEUE REPLICAS     once so many are synchronised
 
 SEEDS as everywhere, separated by commas. The last line on stdout is the result, as JSON.
+`nemesis.programs` starts it, from a starter that has imported this module.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ async def publish(
     deadline_s: str,
     batch_messages: str = str(BATCH_MESSAGES),
 ) -> object:
-    """TOTAL messages, a batch every `PAUSE_S` from a line on stdin on, and what became of them."""
+    """TOTAL messages, a batch every `PAUSE_S` from a line on stdin on, or as many as there is time
+    for until the next line, and what became of them."""
     load = Publishing(
         seeds.split(","),
         queue,
@@ -65,7 +67,17 @@ async def publish(
     began = time.monotonic()
     async with load:
         print("open", flush=True)
-        await load.finishes(within_s=float(deadline_s) + 60.0)
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), told.set)
+        waits = [
+            asyncio.ensure_future(load.finishes(within_s=float(deadline_s) + 60.0)),
+            asyncio.ensure_future(told.wait()),
+        ]
+        done, rest = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in rest:
+            wait.cancel()
+        for wait in done:
+            wait.result()
     return {
         "attempted": load.attempted,
         "confirmed": sorted(load.confirmed),
@@ -131,7 +143,7 @@ async def drain(seeds: str, queue: str, replicas: str) -> object:
     return [to_line(record) for record in (*found.records, Drained(time.monotonic(), ""))]
 
 
-async def main(what: str, *arguments: str) -> None:
+async def play(what: str, *arguments: str) -> None:
     programs: dict[str, Callable[..., Awaitable[object]]]
     programs = {
         "declare": declare,
@@ -145,8 +157,8 @@ async def main(what: str, *arguments: str) -> None:
     print(json.dumps(result), flush=True)
 
 
-if __name__ == "__main__":
+def main() -> None:
     # A client that isn't served in time has to say where it was meanwhile.
     logging.basicConfig(format="%(asctime)s client %(message)s")
     logging.getLogger("ringmq").setLevel(logging.DEBUG)
-    run(main(*sys.argv[1:]))
+    run(play(*sys.argv[1:]))

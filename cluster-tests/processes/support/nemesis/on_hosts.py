@@ -13,6 +13,7 @@ from loops import run
 from nemesis.cluster import Cluster
 from nemesis.etcd_host import EtcdHost
 from nemesis.network import Network, NoNamespacesError
+from nemesis.programs import client_starter
 
 ETCD = "etcd"
 
@@ -26,6 +27,7 @@ def play(
     """On hosts for the nodes a, b and c, for etcd, and for each of `clients`; `options` are
     `Cluster`'s."""
     require_etcd()
+    client_starter()
 
     async def on_hosts(network: Network) -> None:
         with EtcdHost(network, ETCD, path) as etcd:

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import subprocess
-import sys
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from children import child_environment
+from node_starter import CLIENT, Starter, starter_of
 
 from nemesis.network import Network
+
+PIECE_BYTES = 1 << 16
+STDERR = 2
+
+
+def client_starter() -> Starter:
+    """Of all `Program`s of this process. Its imports begin with the first call."""
+    return starter_of("client", CLIENT)
 
 
 class Program:
     """One `nemesis.inside` on a host."""
 
     def __init__(self, network: Network, host: str, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [*network.inside(host), sys.executable, "-m", "nemesis.inside", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=child_environment(),
+        source, self._to_it = os.pipe()
+        self._from_it, out = os.pipe()
+        self._code: int | None = None
+        self._process = client_starter().start(
+            arguments, out, errors=STDERR, source=source, namespace=network.namespace(host)
         )
+        os.close(source)
+        os.close(out)
 
     def ready(self) -> None:
         """Returns once a program that publishes has started."""
@@ -31,30 +43,49 @@ class Program:
 
     def begin(self) -> None:
         """A publisher that is ready opens its stream, and publishes."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
+        os.write(self._to_it, b"\n")
+
+    def enough(self) -> None:
+        """A publisher that has begun ends once what it has on its way is confirmed or given up."""
+        self.begin()
 
     def opened(self) -> None:
         """Returns once the program's stream is open."""
         self._said(b"open\n")
 
     def _said(self, line: bytes) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == line
+        # Not a byte more: the rest is the result.
+        said = b""
+        while not said.endswith(b"\n") and (byte := os.read(self._from_it, 1)):
+            said += byte
+        assert said == line
 
     def result(self, within_s: float) -> Any:
         try:
-            out, _ = self._process.communicate(timeout=within_s)
+            out = self._rest(time.monotonic() + within_s)
+            code = self._process.wait(10)
         finally:
             self.end()
-        assert self._process.returncode == 0, "the client's program has failed"
+        assert code == 0, "the client's program has failed"
         return json.loads(out.splitlines()[-1])
+
+    def _rest(self, deadline: float) -> bytes:
+        """What the program says until it ends."""
+        pieces = []
+        while select.select([self._from_it], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            pieces.append(os.read(self._from_it, PIECE_BYTES))
+            if not pieces[-1]:
+                return b"".join(pieces)
+        raise subprocess.TimeoutExpired("nemesis.inside", deadline)
 
     def end(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait(10)
+        for end in (self._to_it, self._from_it):
+            if end >= 0:
+                os.close(end)
+        self._to_it = self._from_it = -1
 
 
 def both_begun(publisher: Program, consumer: Program) -> None:
