@@ -10,7 +10,7 @@ GroupError
 +-- PromotionError        the hand-over was refused or called off; `outcome` says why
 +-- LossRefusedError      the ring was not begun again with a loss; `outcome` says why
 +-- RingClosedError       the ring was closed, deleted, or its group has ended
-+-- RingFailedError       the ring's core or its application has raised: a bug, report it
+|   `-- RingFailedError   the ring's core or its application has raised: a bug, report it
 `-- SupersededError       a later life of this node has registered: stop
 """
 
@@ -70,7 +70,7 @@ class RingClosedError(GroupError):
     """The ring was closed or deleted, or its group has ended."""
 
 
-class RingFailedError(GroupError):
+class RingFailedError(RingClosedError):
     """The ring's core or application raised (`__cause__`). The ring has stopped here."""
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from loops import run
@@ -15,7 +15,13 @@ from waiting import until
 
 import ringmq
 from ringmq import Mirrors, Policy
+from ringmq_gm import Role
+from ringmq_gm.core.events import Event, PromotionAsked
 from ringmq_node.node import Node, make_node
+from ringmq_node.queue.ops import Forget, Op, Use
+from ringmq_node.queue.state import ReplicatedState
+from ringmq_node.replica import remembering
+from ringmq_node.replica.producer_budget import ProducerBudget
 from ringmq_node.replica.replica import Replica
 from ringmq_node.storage import QueueStore, Store
 from ringmq_node.storage.errors import UnsupportedFormatError
@@ -193,5 +199,82 @@ def test_a_failed_replica_that_comes_back_is_quarantined_until_its_node_starts_a
             await nodes["c"].start()
             await until(lambda: synced() == ["a", "b", "c"])
             assert (await listed(client))["q"].quarantine == ""
+
+    run(main())
+
+
+@pytest.mark.logs("ring '.*' at a#1 has failed")
+@pytest.mark.logs("queue q is '.*': quarantined on this node")
+@pytest.mark.parametrize("by", ["its node", "a client"])
+def test_a_replica_that_fails_while_it_hands_over_ends_alone(tmp_path: Path, by: str) -> None:
+    """The hand-over of a drained node is a task of the node."""
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(60),
+            running_nodes(tmp_path, ("a", "b", "c")) as nodes,
+            ringmq.connect(nodes["a"].address) as client,
+        ):
+            await client.declare_queue("q", master_locator=ringmq.MasterLocator.CLIENT_LOCAL)
+            await is_served(client, "q")
+            ring = replica_of(nodes["a"]).ring
+            asked = asyncio.Event()
+            step = ring.step
+
+            def stepped(event: Event) -> None:
+                if isinstance(event, PromotionAsked):
+                    asked.set()  # and the ring doesn't come to an end of it
+                else:
+                    step(event)
+
+            cast(Any, ring).step = stepped
+            if by == "its node":
+                await client.operator.drain("a")
+            else:
+                promoting = asyncio.create_task(client.promote_mirror("q", "b", deadline_s=5.0))
+            await asked.wait()
+            ring.fail(RuntimeError("a bug"))
+            await until(lambda: replica_of(nodes["b"]).ring.role is Role.MASTER)
+            if by == "a client":
+                # The call is repeated, and may find b to be the master already.
+                with suppress(ringmq.BadRequestError):
+                    await promoting
+            await is_served(client, "q")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await nodes["a"].wait_fatal()
+
+    run(main())
+
+
+@pytest.mark.logs("ring '.*' at a#1 has failed")
+@pytest.mark.logs("queue bad is '.*': quarantined on this node")
+@pytest.mark.parametrize("op", [Use, Forget])
+def test_a_task_that_looks_after_all_queues_outlives_a_replica_that_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: type[Use | Forget]
+) -> None:
+    """An exception out of it would be the node's."""
+    apply = ReplicatedState.apply
+
+    def failing(self: ReplicatedState, number: int, applied: Op) -> Any:
+        if isinstance(applied, op):
+            raise RuntimeError("a bug")
+        return apply(self, number, applied)
+
+    async def main() -> None:
+        node = await lone_node(tmp_path)
+        async with serving(node) as client:
+            await client.declare_queue("bad")
+            async with client.publisher("bad", producer_id=b"p") as publisher:
+                await publisher.publish(b"x")
+            monkeypatch.setattr(remembering, "FORGET_AFTER_S", 0.0)
+            replica = replica_of(node, "bad")
+            replica.remembering.taken_over(replica.serving())
+            monkeypatch.setattr(ReplicatedState, "apply", failing)
+            if op is Use:
+                replica.remembering.note_use()
+            else:
+                await ProducerBudget(node.hosting.replicas.values, 0).look()
+            assert [record.name for record, _ in node.hosting.failed.values()] == ["bad"]
 
     run(main())

@@ -180,7 +180,7 @@ class Process:
 
     def promote(self, asked: PromotionAsked) -> None:
         async def work() -> None:
-            with suppress(PromotionError, RingClosedError, RingFailedError):
+            with suppress(PromotionError, RingClosedError):
                 await self.ring.promote(asked.target)
 
         self.spawn(work())
@@ -191,7 +191,7 @@ class Process:
                 await self.replica.losses.accept("operator", at_ms=0)
             except LossRefusedError as error:
                 self.world.losses_ended.append(error.outcome)
-            except (RingClosedError, RingFailedError):
+            except RingClosedError:
                 pass
 
         self.spawn(work())

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringmq_base.ranges import Range
-from ringmq_gm import RingClosedError, RingFailedError
+from ringmq_gm import RingClosedError
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.run import Run
@@ -94,7 +94,7 @@ class PublisherDoor:
         try:
             mastership = process.replica.serving()
             number, last = await mastership.open_publisher(self, self._id)
-        except (BrokerError, RingClosedError, RingFailedError):
+        except (BrokerError, RingClosedError):
             stream.reply(lambda: self._producer.refused(stream))
             return
         self._judge.last_sequence_told(self._id, last)
@@ -110,7 +110,7 @@ class PublisherDoor:
                     last = first + len(bodies) - 1
                     rejected = self._producer.rejected
                     stream.reply(partial(rejected, stream, first, last, error.reason))
-                except (RingClosedError, RingFailedError):
+                except RingClosedError:
                     return
         finally:
             mastership.close_publisher(number, self._id)

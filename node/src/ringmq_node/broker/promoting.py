@@ -158,6 +158,8 @@ class Promoting:
                 queue=queue,
                 node=node,
             ) from error
+        except RingClosedError as error:
+            raise BrokerError(Reason.DRAINING, str(error), queue=queue) from error
 
     # --- with a loss ---
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Protocol
 
-from ringmq_gm import Ring
+from ringmq_gm import Ring, RingFailedError
 from ringmq_node.queue import ops
 from ringmq_node.queue.ops import Forget, NoteTime, Op, Use
 from ringmq_node.replica.mastership import Mastership
@@ -88,7 +89,7 @@ class Remembering:
         """As the master: has all replicas know that the queue has had a consumer. If the ring takes
         nothing now, the caller comes again."""
         if not self._replica.store.state.used and self._replica.ring.refusal() is None:
-            self._replica.multicast(Use())
+            self._send(Use())
 
     def forget(self, producers: int) -> int:
         """As the master: the queue forgets so many producers, those whose last publish is the
@@ -112,7 +113,7 @@ class Remembering:
             return 0
         ended = mastership.publish_sessions.take_ended(self._replica.store.state.producers)
         if ended:
-            self._replica.multicast(Forget(tuple(ended)))
+            self._send(Forget(tuple(ended)))
         return len(ended)
 
     def _forget(self, producer_ids: Iterable[bytes], producers: int) -> int:
@@ -130,5 +131,10 @@ class Remembering:
         gone = (each for each in producer_ids if not sessions.may_go_on(each))
         forgotten = tuple(islice(gone, min(producers, ops.FORGOTTEN_MAX)))
         if forgotten:
-            self._replica.multicast(Forget(forgotten))
+            self._send(Forget(forgotten))
         return len(forgotten)
+
+    def _send(self, op: Op) -> None:
+        """For those that look after all queues: a replica that raises at this op harms no other."""
+        with suppress(RingFailedError):
+            self._replica.multicast(op)

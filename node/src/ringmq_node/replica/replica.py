@@ -288,7 +288,7 @@ class Replica:
                 if self.ring.refusal() is None:
                     return True
                 await asyncio.sleep(HAND_OVER_POLL_S)
-        except (RingClosedError, RingFailedError):
+        except RingClosedError:
             logger.info("queue %s: its ring has ended", self.record.name)
         return False
 
