@@ -22,6 +22,7 @@ from nemesis.wire import RawStream
 import ringmq
 from ringmq import BlockReason
 from ringmq_base.limits import KIB, MIB
+from ringmq_node.broker.publishing import ALARM_READY_MESSAGES_MAX
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -394,3 +395,61 @@ def test_a_mirror_whose_disk_stands_still_holds_one_publisher(tmp_path: Path) ->
             run(story(disks))
     except NoDisksError as error:
         pytest.skip(str(error))
+
+
+async def letters_in_an_alarm(cluster: Cluster) -> None:
+    """Messages come to consumers by way of their dead-letter exchange: if their letters waited for
+    the end of the alarm, nobody could consume what has to go for it to end."""
+    count = 2 * ALARM_READY_MESSAGES_MAX
+    async with cluster.client(deadline_s=60.0) as client:
+        rules = ringmq.QueueRules(dead_letter_exchange="", dead_letter_routing_key="dead")
+        await cluster.declare("work", rules=rules)
+        await cluster.declare("dead")
+        async with client.publisher("work") as filling:
+            await filling.publish_batch([b"%d" % number for number in range(count)])
+        for queue, node in (("work", "a"), ("dead", "b")):
+            await cluster.wait_synchronised(queue)
+            if await cluster.master_of(queue) != node:
+                await cluster.promote(queue, node)
+        await with_tiny_watermark(cluster, "c")
+        held = asyncio.ensure_future(publish_one(client, "dead"))
+        async with client.consumer("work", prefetch=1000) as consumer:
+            left = count
+            while left:
+                batch = await consumer.next_batch(20.0)
+                assert batch is not None, left
+                left -= len(batch)
+                await consumer.nack(batch, requeue=False)
+
+            async def as_many_as_may() -> bool:
+                return (await client.queue("dead")).messages_ready >= ALARM_READY_MESSAGES_MAX
+
+            # Nobody consumes them yet.
+            await until(as_many_as_may, "the first letters have arrived")
+        got: list[int] = []
+        async with client.consumer("dead") as consumer:
+            while len(got) < count:
+                batch = await consumer.next_batch(20.0)
+                assert batch is not None, len(got)
+                got += map(int, batch.bodies)
+                await consumer.ack(batch)
+        assert sorted(got) == [*range(count)]
+        assert not held.done()
+        await cluster.restart("c")
+        await held
+
+
+async def publish_one(client: ringmq.Client, queue: str) -> None:
+    async with client.publisher(queue, deadline_s=60.0) as publishing:
+        await publishing.publish(b"-1")
+
+
+def test_letters_go_on_in_an_alarm_as_far_as_they_are_consumed(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster(tmp_path) as cluster, asyncio.timeout(120):
+            await letters_in_an_alarm(cluster)
+            for queue in ("work", "dead"):
+                await cluster.wait_synchronised(queue)
+                await cluster.wait_equal(queue)
+
+    run(story())

@@ -10,6 +10,7 @@ import pytest
 from node.tests.replica.scene import Scene, scenario
 
 from ringmq_gm import RingClosedError, Role
+from ringmq_node.broker import publishing
 from ringmq_node.broker.locating import NOWHERE
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.model.flow import BlockReason
@@ -23,13 +24,19 @@ DROPS = QueueRules(max_length=1, dead_letter_exchange="x")
 EXPIRES = QueueRules(message_ttl_ms=0, dead_letter_exchange="x")
 
 
-async def opened(scene: Scene, producer: bytes = b"p", *, with_gaps: bool = False) -> Publishing:
+async def opened(
+    scene: Scene,
+    producer: bytes = b"p",
+    *,
+    with_gaps: bool = False,
+    budget: PublishBudget | None = None,
+) -> Publishing:
     opening = Publishing.open(
         scene.replica.serving(),
         BrokerSettings(1000),
         scene.publisher,
         producer_id=producer,
-        budget=PublishBudget(1000, lambda: 0),
+        budget=budget or PublishBudget(1000, lambda: 0),
         successor=lambda _: NOWHERE,
         with_gaps=with_gaps,
     )
@@ -142,5 +149,43 @@ def test_letters_of_other_queues_pass_a_queue_that_refuses(tmp_path: Path) -> No
         # But there is no room for them beyond the queue's length.
         with pytest.raises(FullQueueRefusal):
             letters.publish(9, [b"9"], (), transient=False)
+
+    scenario(tmp_path, play)
+
+
+def test_letters_pass_an_alarm_while_few_messages_are_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers have to get at what is behind them: for the alarm to end it must go."""
+    monkeypatch.setattr(publishing, "ALARM_READY_MESSAGES_MAX", 2)
+    monkeypatch.setattr(publishing, "ALARM_READY_BYTES_MAX", 4)
+
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        budget = PublishBudget(1000, lambda: 0)
+        budget.set_alarms(frozenset({BlockReason.DISK}))
+        client = await opened(scene, budget=budget)
+        letters = await opened(scene, b"letters-of-another", with_gaps=True, budget=budget)
+        assert not client.has_room
+        # Bytes and messages are counted.
+        for sequence, bodies in ((1, [b"1", b"2"]), (3, [b"long"])):
+            assert letters.has_room
+            letters.publish(sequence, bodies, (), transient=False)
+            await scene.quiet()
+            assert not letters.has_room
+            waiting = asyncio.create_task(letters.wait_room(1))
+            await scene.quiet()
+            assert not waiting.done()
+            consumer = scene.consume()
+            await scene.until(lambda: not scene.replica.serving().queue.ready)
+            budget.freed()
+            await asyncio.wait_for(waiting, 5)
+            scene.ack(consumer, *scene.replica.serving().queue.held_below(10))
+            scene.replica.serving().subscribers.close(consumer)
+            await scene.quiet()
+        # The publishers that an alarm holds don't keep a door from reading letters.
+        budget.park(2000)
+        assert letters.is_readable
+        assert not client.is_readable
 
     scenario(tmp_path, play)

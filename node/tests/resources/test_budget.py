@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from loops import run
 
-from ringmq_node.resources.budget import SHARE, PublishBudget
+from ringmq_node.model.flow import BlockReason
+from ringmq_node.resources.budget import SHARE, PublishBudget, in_no_alarm
 
 LIMIT = 1000
 
@@ -31,10 +32,12 @@ class Ring:
         self.cached_bytes = 0
         self._rings = rings
 
-    async def publish(self, size_bytes: int) -> None:
+    async def publish(
+        self, size_bytes: int, passes_alarms: Callable[[], bool] = in_no_alarm
+    ) -> None:
         budget = self._rings.budget
-        if not budget.admits(self):
-            await budget.wait(self, size_bytes)
+        if not budget.admits(self, passes_alarms):
+            await budget.wait(self, size_bytes, passes_alarms)
         self.cached_bytes += size_bytes
         self._rings.order.append(self.name)
 
@@ -145,5 +148,26 @@ def test_doors_stop_reading_when_they_hold_as_much_as_the_budget() -> None:
         await reading
         ring.trim(LIMIT // 2)
         await asyncio.gather(*held)
+
+    story(work)
+
+
+def test_what_passes_alarms_goes_by_those_that_wait_for_their_end() -> None:
+    async def work(rings: Rings) -> None:
+        rings.budget.set_alarms(frozenset({BlockReason.DISK}))
+        a, b = rings.ring("a"), rings.ring("b")
+        held = asyncio.create_task(a.publish(100))
+        await turns()
+        passes = False
+        letters = asyncio.create_task(b.publish(100, lambda: passes))
+        await turns()
+        assert rings.order == []
+        passes = True
+        rings.budget.freed()
+        await letters
+        await turns()
+        assert rings.order == ["b"]
+        rings.budget.set_alarms(frozenset())
+        await held
 
     story(work)

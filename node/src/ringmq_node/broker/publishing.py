@@ -9,13 +9,17 @@ to), waits for room before it takes a batch, and hands the batch over. The check
 * a full ring, dead letters that wait for their target (`replica.room`), a node whose budget for
   publishes is used up (`resources.budget`), and alarms of memory or disk on any node (`alarms`):
   `wait_room` passes the back-pressure on to the door, which stops reading (G6).
+
+Dead letters pass two of these bounds, or what waits for them would wait for itself: the bound for
+letters, and alarms, as long as few messages are ready (`ALARM_READY_MESSAGES_MAX`). Behind them are
+messages that consumers have to get at for an alarm to end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
+from ringmq_base.limits import MIB, PRODUCER_ID_BYTES_MAX
 from ringmq_node.broker.deleting import check_not_deleting
 from ringmq_node.broker.locating import Location
 from ringmq_node.broker.routing.stamp import STAMP_BYTES_MAX, noted
@@ -29,6 +33,9 @@ from ringmq_node.replica.sessions import PublisherSession
 from ringmq_node.resources.budget import PublishBudget
 from ringmq_node.resources.flow import Reasons
 
+# While there is an alarm, letters come in as long as fewer messages are ready, and fewer bytes.
+ALARM_READY_MESSAGES_MAX = 1000
+ALARM_READY_BYTES_MAX = 4 * MIB
 # What a producer never reaches, so that no sum of sequences overflows on any replica.
 SEQUENCE_MAX = 2**63
 
@@ -72,7 +79,7 @@ class Publishing:
         self._number = number
         self._successor = successor
         self._with_gaps = with_gaps
-        self._minds_letters = not (with_gaps and is_of_letters(producer_id))
+        self._are_letters = with_gaps and is_of_letters(producer_id)
         # With gaps: why a batch was refused that will be sent again. Those behind it are on their
         # way, and must not overtake it; no gap in their sequences would tell.
         self._refusal: BrokerError | None = None
@@ -119,8 +126,9 @@ class Publishing:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the door may read another batch."""
-        return self._budget.is_readable
+        """Whether the door may read another batch. Letters have a bound where they are sent
+        (`replica.letter_desk`), and would wait for the publishers that an alarm holds."""
+        return self._are_letters or self._budget.is_readable
 
     def wait_readable(self) -> Awaitable[None]:
         """Returns when `is_readable`."""
@@ -133,13 +141,21 @@ class Publishing:
     @property
     def has_room(self) -> bool:
         """Whether `wait_room` would return at once."""
-        is_full = self._room.is_full(minds_letters=self._minds_letters)
-        return not is_full and self._budget.admits(self._room)
+        is_full = self._room.is_full(minds_letters=not self._are_letters)
+        return not is_full and self._budget.admits(self._room, self._passes_alarms)
+
+    def _passes_alarms(self) -> bool:
+        queue = self._mastership.queue
+        return (
+            self._are_letters
+            and len(queue.ready) < ALARM_READY_MESSAGES_MAX
+            and queue.ready_bytes < ALARM_READY_BYTES_MAX
+        )
 
     def block_reasons(self) -> Reasons:
         """Why a batch is held now. May be empty: others have their turn before it."""
         reasons = self._budget.reasons(self._room)
-        reasons += self._room.reasons(minds_letters=self._minds_letters)
+        reasons += self._room.reasons(minds_letters=not self._are_letters)
         return tuple(sorted(reasons, key=lambda reason: reason.value))
 
     async def wait_room(self, size_bytes: int) -> None:
@@ -153,11 +169,11 @@ class Publishing:
         gauge = self._room.flow
         gauge.began(self.block_reasons())
         try:
-            await self._room.wait(minds_letters=self._minds_letters)
-            if not self._budget.admits(self._room):
-                await self._budget.wait(self._room, size_bytes)
+            await self._room.wait(minds_letters=not self._are_letters)
+            if not self._budget.admits(self._room, self._passes_alarms):
+                await self._budget.wait(self._room, size_bytes, self._passes_alarms)
                 # The ring may have filled up meanwhile.
-                await self._room.wait(minds_letters=self._minds_letters)
+                await self._room.wait(minds_letters=not self._are_letters)
         finally:
             gauge.ended()
 

@@ -353,7 +353,7 @@ class NodeResources:
     unsent_bytes: int
     get_bytes: int
     buffer_bytes_max: int
-    # Alarms of any node, as this one knows them: while there is one, it admits no publish.
+    # Alarms of any node, as this one knows them: while there is one, it admits no client's publish.
     publishers_blocked_by: tuple[str, ...]
     leftovers: tuple[LeftoverInfo, ...]
     set_aside: tuple[SetAsideEntry, ...]

@@ -41,11 +41,18 @@ class Publishable(Protocol):
         ...
 
 
+def in_no_alarm() -> bool:
+    """For publishes that are held by any alarm."""
+    return False
+
+
 @dataclass(slots=True, eq=False)
 class _Waiter:
     ring: Publishable
     size_bytes: int
     turn: asyncio.Future[None]
+    # Whether an alarm doesn't hold it, at this moment.
+    passes_alarms: Callable[[], bool]
 
 
 class PublishBudget:
@@ -56,7 +63,7 @@ class PublishBudget:
         self.limit_bytes = limit_bytes
         # Whether the disk is so far behind that other nodes are held back as well.
         self.is_crowded = False
-        # Alarms of any node: while there is one, nothing is admitted.
+        # Alarms of any node: while there is one, nothing is admitted but what passes them.
         self.alarms: frozenset[BlockReason] = frozenset()
         # Called when they have changed: routed sessions wait for them, too.
         self.on_alarms: Callable[[], None] = lambda: None
@@ -84,14 +91,13 @@ class PublishBudget:
         """How many batches are held."""
         return len(self._waiters)
 
-    def admits(self, ring: Publishable) -> bool:
-        """Whether the ring may take a batch at once."""
-        if self._waiters or self.is_crowded or self.alarms:
-            return False
-        return self._has_share(ring)
+    def admits(self, ring: Publishable, passes_alarms: Callable[[], bool] = in_no_alarm) -> bool:
+        """Whether the ring may take a batch at once. `passes_alarms`: whether an alarm doesn't hold
+        it, at this moment."""
+        return not self._waiters and self._has_room(ring, passes_alarms)
 
-    def _has_room(self, ring: Publishable) -> bool:
-        if self.is_crowded or self.alarms:
+    def _has_room(self, ring: Publishable, passes_alarms: Callable[[], bool]) -> bool:
+        if self.is_crowded or (self.alarms and not passes_alarms()):
             return False
         return self._has_share(ring)
 
@@ -108,10 +114,17 @@ class PublishBudget:
             found.append(BlockReason.PUBLISH_BUDGET)
         return found
 
-    async def wait(self, ring: Publishable, size_bytes: int) -> None:
+    async def wait(
+        self,
+        ring: Publishable,
+        size_bytes: int,
+        passes_alarms: Callable[[], bool] = in_no_alarm,
+    ) -> None:
         """Returns when the ring may take a batch of that size, which the caller holds; the caller
-        gives it to the ring before it awaits anything else."""
-        waiter = _Waiter(ring, size_bytes, asyncio.get_running_loop().create_future())
+        gives it to the ring before it awaits anything else. `passes_alarms` as in `admits`: it is
+        asked again when copies have become fewer."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(ring, size_bytes, turn, passes_alarms)
         self._waiters.append(waiter)
         self.held_bytes += size_bytes
         self.freed()
@@ -164,7 +177,7 @@ class PublishBudget:
             self._readable = None
         # Rings that are over their own share are passed by, and stay where they are in the line.
         for waiter in [*self._waiters]:
-            if not waiter.turn.done() and self._has_room(waiter.ring):
+            if not waiter.turn.done() and self._has_room(waiter.ring, waiter.passes_alarms):
                 self._waiters.remove(waiter)
                 self._granted_bytes += waiter.size_bytes
                 waiter.turn.set_result(None)

@@ -163,29 +163,61 @@ def test_a_queue_remembers_more_gaps_than_a_session_can_make() -> None:
     assert runs_max < PRODUCER_GAPS_MAX
 
 
-def test_a_publisher_inside_that_waits_for_the_end_of_an_alarm_goes_on_after_it() -> None:
+def test_a_publisher_inside_waits_for_no_alarm_and_for_no_session_of_clients() -> None:
+    """Its queues know whether they take dead letters in an alarm."""
+
     async def story(stage: Stage) -> None:
+        session = stage.open(PlayedClient())
+        stage.queues.full = {"q1"}
+        session.publish(batch(1, bytes(2000)))
+        assert not session.has_room
         stage.budget.set_alarms(frozenset({BlockReason.MEMORY}))
-        waiting = asyncio.create_task(
-            stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"of q", 1)
+        stage.queues.bound["in"] = ("q4",)
+        assert await stage.routing.publish("", "e", ("in",), Block.of([b"x"]), b"of q", 1)
+
+    play(story)
+
+
+def test_a_publisher_inside_that_waits_for_room_goes_on_when_there_is_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "MESSAGES_MAX", 1)
+
+    async def story(stage: Stage) -> None:
+        stage.queues.full = {"q1"}
+        first, waiting = (
+            asyncio.create_task(
+                stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"of q", number)
+            )
+            for number in (1, 2)
         )
         await asyncio.sleep(0)
-        # It has nothing on its way for longer than an idle session may.
+        # One that waits may have nothing on its way for longer than an idle session may.
         stage.routing._sweep(asyncio.get_running_loop().time() + IDLE_S)
-        stage.budget.set_alarms(frozenset())
+        stage.queues.full.clear()
+        stage.queues.freed.set()
+        assert await first
         assert await waiting
-        assert stage.queues.has["q1"] == {1: b"x"}
+        assert stage.queues.has["q1"] == {1: b"x", 2: b"x"}
         stage.routing.close(b"of q")
         assert stage.routing._held_bytes == 0
 
     play(story)
 
 
-def test_a_batch_that_waits_when_its_session_ends_is_not_taken_and_holds_no_bytes() -> None:
+def test_a_batch_that_waits_when_its_session_ends_is_not_taken_and_holds_no_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "MESSAGES_MAX", 1)
+
     async def story(stage: Stage) -> None:
         stage.budget.set_alarms(frozenset({BlockReason.MEMORY}))
-        inside = asyncio.create_task(
-            stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"of q", 1)
+        stage.queues.full = {"q1"}
+        under_way, inside = (
+            asyncio.create_task(
+                stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"of q", number)
+            )
+            for number in (2, 1)
         )
         client = PlayedClient()
         session = stage.open(client)
@@ -199,10 +231,14 @@ def test_a_batch_that_waits_when_its_session_ends_is_not_taken_and_holds_no_byte
         session.publish(batch(1, b"y"))
         assert client.ended == [Reason.PRODUCER_FENCED]
         assert not client.answers
+        with pytest.raises(BrokerError):
+            await under_way
         with pytest.raises(BrokerError) as caught:
             await inside
         assert caught.value.retryable
         assert stage.routing._held_bytes == 0
+        stage.queues.full.clear()
+        stage.queues.freed.set()
         # The next try begins a session of its own.
         assert await stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"of q", 1)
 

@@ -178,6 +178,8 @@ class Routing:
         self.stop(self._gate.failure_reason)
 
     def _sweep(self, before: float) -> None:
+        # Consumers may have taken what kept letters from passing an alarm: nothing else tells.
+        self._budget.freed()
         for session in [*self._sessions]:
             session.drop_idle_ways(before)
         for producer_id, client in [*self._internal.items()]:

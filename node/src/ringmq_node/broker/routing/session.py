@@ -194,10 +194,11 @@ class RoutedSession:
 
     @property
     def has_room(self) -> bool:
-        """Whether `wait_room` would return at once."""
-        return self._is_closed or not (
-            self._held.is_full or self.is_full or self._host.alarms or not self._is_admitted
-        )
+        """Whether `wait_room` would return at once. The node's own messages are dead letters, which
+        have a bound before this one, and whose queues know about alarms (`broker.publishing`)."""
+        if self._is_closed or self._held.is_full or self.is_full:
+            return self._is_closed
+        return self._is_internal or (not self._host.alarms and self._is_admitted)
 
     def block_reasons(self) -> Reasons:
         """Why a batch is held now, here or by a queue's master."""
