@@ -59,6 +59,11 @@ def _is_free(port: int) -> bool:
         return True
 
 
+def _state_of(thread: Path) -> str:
+    """As `ps` says it, of a thread's folder in /proc."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 class EtcdCluster:
     """`size` members with their data below `folder`; all are up when the block is entered."""
 
@@ -143,7 +148,13 @@ class EtcdCluster:
 
     def stop(self, index: int = 0) -> None:
         """SIGSTOP: its connections stay open, and nothing answers on them."""
-        self._signal(index, signal.SIGSTOP)
+        process = self._signal(index, signal.SIGSTOP)
+        # On a busy machine its threads may go on for a moment, and answer.
+        threads = Path(f"/proc/{process.pid}/task")
+        deadline = time.monotonic() + START_S_MAX
+        while any(_state_of(thread) != "T" for thread in threads.iterdir()):
+            assert time.monotonic() < deadline, f"member {index} doesn't stop"
+            time.sleep(0.005)
 
     def resume(self, index: int = 0) -> None:
         self._signal(index, signal.SIGCONT)
@@ -174,7 +185,8 @@ class EtcdCluster:
             if process is not None:
                 self.kill(index)
 
-    def _signal(self, index: int, number: signal.Signals) -> None:
+    def _signal(self, index: int, number: signal.Signals) -> subprocess.Popen[bytes]:
         process = self._processes[index]
         assert process is not None, f"member {index} doesn't run"
         process.send_signal(number)
+        return process

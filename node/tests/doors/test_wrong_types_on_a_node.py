@@ -20,6 +20,7 @@ from loops import run
 from node.tests.doors.test_bad_fields import METHODS
 from node.tests.doors.wrong_types import Wrong, wrongs
 from node.tests.nodes import lone_node
+from waiting import leeway
 
 import ringmq
 from ringmq.v1 import broker_pb2 as broker
@@ -89,7 +90,7 @@ async def answer_to(channel: WireChannel, case: Case, wrong: Wrong) -> tuple[boo
             await stream.write(case.opening.SerializeToString())
             assert kind.FromString(await stream.read() or b"").HasField("opened")
         await stream.write(good + wrong.data)
-        while (data := await asyncio.wait_for(stream.read(), 10.0)) is not None:
+        while (data := await asyncio.wait_for(stream.read(), leeway(10.0))) is not None:
             answer = kind.FromString(data)
             if case.method == "Publish" and answer.HasField("rejected"):
                 reason = common.Reason.Name(answer.rejected.reason).removeprefix("REASON_")
@@ -154,11 +155,12 @@ class Bystanders:
 
 @asynccontextmanager
 async def scene(folder: Path) -> AsyncIterator[tuple[WireChannel, ringmq.Client, Bystanders]]:
-    node = await lone_node(folder)
+    # Bystanders send no heartbeats, and may have no turn for seconds.
+    node = await lone_node(folder, heartbeat_s=60.0)
     await node.start()
     channel = WireChannel(node.address)
     try:
-        async with ringmq.connect(node.address) as client, asyncio.timeout(60):
+        async with ringmq.connect(node.address) as client, asyncio.timeout(leeway(60)):
             for queue in ("q", "held", "beside"):
                 await client.declare_queue(queue)
             await client.topology.declare_exchange("x", ringmq.ExchangeType.FANOUT)
@@ -205,7 +207,9 @@ def test_a_call_with_a_wrong_type_is_refused_by_the_field(tmp_path: Path) -> Non
             for name, method in METHODS.items():
                 for wrong in wrongs(method.input_type):
                     try:
-                        await channel.unary(f"/ringmq.v1.{name}", wrong.data, timeout_s=10.0)
+                        await channel.unary(
+                            f"/ringmq.v1.{name}", wrong.data, timeout_s=leeway(10.0)
+                        )
                         found.append(f"{name}, {wrong.place}: taken")
                     except RpcError as error:
                         if told(error) != Told("BAD_REQUEST", wrong.name):

@@ -26,7 +26,7 @@ from etcd_server import free_ports
 from expected_logs import ExpectedLogs
 from node_starter import NodeProcess, starter_of
 from tcp_proxy import TcpProxy
-from waiting import until
+from waiting import leeway, until
 
 import ringmq
 from nemesis.network import Network
@@ -133,7 +133,7 @@ class Cluster:
             if process.poll() is None:
                 process.kill()
         for process in self._processes.values():
-            process.wait(10)
+            process.wait(leeway(10))
         if failed:
             for name in self.addresses:
                 print(f"--- node {name}\n{self.log(name)}", file=sys.stderr)
@@ -236,7 +236,7 @@ class Cluster:
         for name in names:
             self._processes[name].kill()
         for name in names:
-            self._processes[name].wait(10)
+            self._processes[name].wait(leeway(10))
 
     def lose_disk(self, name: str) -> None:
         """The data directory of a node that is down is empty from now on."""
