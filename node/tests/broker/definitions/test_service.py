@@ -82,3 +82,25 @@ def test_reserved_names_that_no_cluster_gives_are_refused_in_definitions_too(
         ]
 
     with_node(tmp_path, work)
+
+
+def test_a_queue_that_has_more_arguments_than_its_definition_is_reported(tmp_path: Path) -> None:
+    """A client that leaves an argument out asks for nothing; definitions say all that there is."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        rules = ringmq.QueueRules(message_ttl_ms=5000, max_length=7)
+        await client.declare_queue("limited", replicas=1, rules=rules)
+        exported = await client.topology.export_definitions()
+        done = await client.topology.import_definitions(exported)
+        assert (done.created, done.existing, done.failed) == (0, 2, ())
+        for left_out in ("x-message-ttl", "x-max-length", "x-ringmq-replicas"):
+            document = json.loads(exported)
+            queue = next(each for each in document["queues"] if each["name"] == "limited")
+            del queue["arguments"][left_out]
+            done = await client.topology.import_definitions(json.dumps(document).encode())
+            assert (done.created, done.existing) == (0, 1)
+            [line] = done.failed
+            assert line.startswith("queue limited: queue 'limited' exists with "), line
+        assert (await client.queue("limited")).wanted["max_length"] == "7"
+
+    with_node(tmp_path, work)

@@ -142,7 +142,9 @@ class DefinitionsService:
 
         async def queue(item: tuple[str, QueueArguments]) -> bool:
             await topology.check_vhost(vhost_of(item[0]))
-            return await declare(item[0], replace(item[1], restores=True))
+            # A definition says all that there is: what it leaves out is not to be there.
+            exact = replace(item[1], restores=True, exact=True, names_replicas=True)
+            return await declare(item[0], exact)
 
         async def binding(wish: BindingWish) -> bool:
             vhost, source = split_name(wish.source)
