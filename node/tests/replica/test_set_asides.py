@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from ringmq_base.limits import MIB
 from ringmq_gm import BegunAgain
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, encode
+from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica import joining as joining_module
 from ringmq_node.replica import set_asides as set_asides_module
@@ -25,9 +26,9 @@ from ringmq_node.replica.set_asides import NotSetAsideError, SetAsides
 from ringmq_node.replica.tails import Tail, tail_of
 from ringmq_node.storage import QueueStore, Store
 from ringmq_node.storage.disk.disk import Disk, FileDisk
-from ringmq_node.storage.errors import CorruptionReport
+from ringmq_node.storage.errors import CorruptionReport, StoreClosedError
 from ringmq_node.storage.format.set_aside import DIRECTORY
-from ringmq_node.storage.set_aside import find, read
+from ringmq_node.storage.set_aside import SetAsideWriter, find, read
 
 KEEP_S = 100.0
 BEGUN = BegunAgain(epoch=2, log_epoch=1, log_number=1)
@@ -197,6 +198,40 @@ def test_without_room_nothing_is_written(
         assert store.disk.list(tmp_path / DIRECTORY) == {}
 
     on_disk(tmp_path, play)
+
+
+def test_a_queue_that_is_deleted_meanwhile_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It left one that lacked the rest of the messages, and said that they had no body."""
+    monkeypatch.setattr(set_asides_module, "PIECE_BYTES", 1)
+    add = SetAsideWriter.add
+    written: list[int] = []
+
+    async def play(store: Store) -> None:
+        queue = filled(store)
+        loop = asyncio.get_running_loop()
+
+        async def delete() -> None:
+            if store.knows("id"):
+                store.delete_queue("id")
+
+        def adding(writer: SetAsideWriter, runs: Sequence[Run]) -> None:
+            """In a thread."""
+            add(writer, runs)
+            written.append(len(runs))
+            asyncio.run_coroutine_threadsafe(delete(), loop).result(10)
+
+        monkeypatch.setattr(SetAsideWriter, "add", adding)
+        kept = asides(store.disk, tmp_path)
+        with pytest.raises(StoreClosedError, match="was deleted"):
+            await kept.keep(queue, "orders", TAIL)
+        assert kept.describe() == ()
+        assert store.disk.list(tmp_path / DIRECTORY) == {}
+
+    on_disk(tmp_path, play)
+    assert written == [1]
+    assert "set aside" not in caplog.text
 
 
 def test_files_of_all_queues_are_within_one_limit(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from ringmq_node.queue.run import Run
 from ringmq_node.replica.tails import Tail
 from ringmq_node.storage import QueueStore, StoreError, StoreFailedError
 from ringmq_node.storage.disk.disk import Disk
-from ringmq_node.storage.errors import CorruptError
+from ringmq_node.storage.errors import CorruptError, StoreClosedError
 from ringmq_node.storage.format.set_aside import DIRECTORY, SetAsideInfo, file_name
 from ringmq_node.storage.set_aside import SetAsideFile, SetAsideWriter, find, name_for
 
@@ -180,6 +180,9 @@ class SetAsides:
                 if not runs:
                     break
                 await asyncio.to_thread(writer.add, runs)
+                if store.closed:
+                    # Its bodies are gone, or going: they must not be taken for missing.
+                    raise StoreClosedError(f"queue {store.queue!r} was deleted or given up")
                 kept += sum(run.block.count for run in runs)
                 first = runs[-1].last_position + 1
             return await asyncio.to_thread(writer.finish, messages - kept)
