@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from loops import run
 from node.tests.broker.test_broker import Session, reason_of
-from node.tests.nodes import lone_node
+from node.tests.nodes import lone_node, replica_of
 
 from ringmq_gm import MemberId
 from ringmq_node.broker.arguments import QueueArguments
@@ -243,5 +243,23 @@ def test_the_cluster_names_queues_and_keeps_its_names(tmp_path: Path) -> None:
         absent = broker.declare_passively("none", NOBODY)
         assert await reason_of(absent) is Reason.QUEUE_NOT_FOUND
         assert "none" not in node.catalogue.records
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.logs("ring '.*' at a#1 has failed")
+@pytest.mark.logs("queue x is '.*': quarantined on this node")
+def test_a_consumer_whose_replica_has_failed_before_it_began_hears_that_it_moved(
+    tmp_path: Path,
+) -> None:
+    """Its door tells its client that it is subscribed in between. It raised a `KeyError`."""
+
+    async def work(broker: Broker, node: Node) -> None:
+        await broker.declare("x", AUTO_DELETE, NOBODY)
+        session = Session()
+        consuming = await broker.consuming.open_here("x", session, ConsumerTerms())
+        replica_of(node, "x").ring.fail(RuntimeError("a bug"))
+        consuming.begin()
+        assert session.reasons == [Reason.NOT_MASTER]
 
     with_node(tmp_path, work)

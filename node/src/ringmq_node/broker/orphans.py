@@ -147,7 +147,9 @@ class Orphans:
     def opened(self, mastership: Mastership) -> None:
         """Has the next master know that there was one."""
         record = self._auto_delete_of(mastership)
-        if record is not None and not self._hosting.replicas[record.id].store.state.used:
+        if record is None or mastership.ended:
+            return  # Its replica may have failed since the consumer was opened.
+        if not self._hosting.replicas[record.id].store.state.used:
             self._in_use.add(record.id)
             self._note_use(record.id)
 
