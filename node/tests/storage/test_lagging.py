@@ -23,7 +23,6 @@ from ringmq_node.queue.ops import Publish, Remove
 from ringmq_node.storage import QueueStore, Store, StoreLimits
 from ringmq_node.storage import store as store_module
 from ringmq_node.storage.commit_log import LOG_NAMES
-from ringmq_node.storage.disk.sync_duration import SyncDuration
 from ringmq_node.storage.queue import journal
 from ringmq_node.storage.redo import redo
 from ringmq_node.storage.scrub import Scrub
@@ -108,32 +107,6 @@ def test_one_write_gives_a_journal_the_bytes_of_many_rounds() -> None:
     run_store(store, work)
 
 
-def test_small_messages_do_not_wait_for_2_mib() -> None:
-    """20 000 of them became durable in one turn of the loop. Where they leave memory, that is 3 us
-    each."""
-    disk = SimulatedDisk()
-    store = open_store(disk, replace(LATE, write_behind_entries_max=5 * len(NAMES)))
-
-    async def work() -> None:
-        await rounds(store, range(1))
-        begun = len(disk.log)
-        await rounds(store, range(1, 7))
-        assert journals(disk, begun) == []
-        # Six rounds wait, and one is too many.
-        await rounds(store, range(7, 8))
-        assert len(journals(disk, begun)) == len(NAMES)
-        await rounds(store, range(8, 11))
-        # Those that a journal gets directly don't count any more.
-        for name in NAMES[1:]:
-            publish(store.open_queue(name), b"alone")
-            await store.sync()
-        begun = len(disk.log)
-        await rounds(store, range(11, 15))
-        assert journals(disk, begun) == []
-
-    run_store(store, work)
-
-
 def test_a_tick_has_journals_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "TICK_S", 0.01)
     disk = SimulatedDisk()
@@ -181,47 +154,6 @@ def test_a_direct_write_comes_behind_what_the_journal_lacks() -> None:
         assert found(left) == expected(range(5)) | {"one": [*expected(range(5))["one"], b"alone"]}
 
     run_store(store, work)
-
-
-@pytest.mark.parametrize(("size_bytes", "by"), [(20, "MainThread"), (2_000, "ringmq-sync-0")])
-def test_the_loop_writes_no_more_of_what_a_journal_lacks_than_of_a_round(
-    size_bytes: int, by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """2 MiB may wait for one journal. The round that writes it directly was done on the loop's own
-    thread, if it was small itself."""
-    # However busy this machine is: the disk is quick.
-    monkeypatch.setattr(SyncDuration, "took", lambda self, seconds: None)
-    disk = NotingDisk()
-    store = open_store(disk, LATE)
-
-    async def work() -> None:
-        await rounds(store, range(1))
-        for _ in range(20):
-            for name in NAMES:
-                publish(store.open_queue(name), bytes(size_bytes))
-            await store.sync()
-        disk.threads.clear()
-        publish(store.open_queue("one"), b"alone")
-        await store.sync()
-        # What it lacks, and what is new.
-        assert disk.threads == [by] * 2
-
-    run_store(store, work)
-
-
-class NotingDisk(SimulatedDisk):
-    """Notes which thread has written to a journal."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.threads: list[str] = []
-
-    def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
-    ) -> None:
-        if path.suffix == ".jif":
-            self.threads.append(threading.current_thread().name)
-        super().write(path, offset, buffers, sync=sync)
 
 
 def test_a_body_stays_in_memory_until_its_journal_has_it() -> None:

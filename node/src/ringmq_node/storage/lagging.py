@@ -60,10 +60,13 @@ class LaggingJournals:
     @property
     def is_due(self) -> bool:
         """Whether the next round should write what all journals lack."""
-        if self._size_bytes > self._limits.write_behind_bytes_max:
+        limits = self._limits
+        if self._size_bytes > limits.write_behind_bytes_max:
             return True
-        # All of them become durable in one turn of the loop.
-        return self._entries > self._limits.write_behind_entries_max or self.is_late
+        # All entries become durable in one turn of the loop. Each journal is a call of the disk,
+        # and the round's own queues wait for it.
+        is_long = self._entries > limits.write_behind_entries_max
+        return is_long or len(self._lags) > limits.round_queues_max or self.is_late
 
     def tick(self) -> None:
         """What waits has waited for long enough."""
@@ -127,5 +130,4 @@ def written(lags: Iterable[Lag]) -> None:
     """The journals have these bytes from now on."""
     for lag in lags:
         lag.file.unwritten -= lag.size_bytes
-        if not lag.queue.closed:
-            lag.queue.pager.durable(lag.entries)
+        lag.queue.pager.durable(lag.entries)

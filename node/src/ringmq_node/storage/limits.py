@@ -23,7 +23,8 @@ class StoreLimits:
     # above half of it, a replica that fetches from other nodes waits for a round.
     unsynced_bytes_max: int = 64 << 20
     # Queues in one round; the others are in the next ones. All of a round are taken in one piece of
-    # work on the loop, and reported in another: 0.1 ms for a queue, or more.
+    # work on the loop, and reported in another: 0.1 ms for a queue, or more. If more journals lack
+    # bytes that a log has, the next round writes these.
     round_queues_max: int = 200
     # Files synced at the same time.
     sync_threads: int = 4
