@@ -134,7 +134,9 @@ def test_the_power_is_cut_while_a_store_stops_in_the_middle_of_a_round(
                 load.publish(name, 20)
             await load.sync()
         disk.held = held
-        # Of several queues, one of which is sealed; and one with a body for the message store.
+        # Of several queues, one of which is sealed; and one with a body for the message store. The
+        # sealed journal is written, whether it lacks anything or not.
+        load.publish("two", 30)
         store.open_queue("two").seal()
         for name in NAMES:
             load.publish(name, 5000 if (held, name) == (".rdq", "one") else 30)
