@@ -17,6 +17,7 @@ from ringmq_gm.registry.base import KEY_BYTES_MAX, Delete, Put
 from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.cluster_settings import POLICIES, enrol, node_key, policy_key
 from ringmq_node.broker.operating import OPERATIONS
+from ringmq_node.broker.placement import NodeStanding
 from ringmq_node.model.names import VHOST_NAME_BYTES_MAX
 from ringmq_node.model.policies import NAME_BYTES_MAX
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -140,6 +141,22 @@ def test_nodes_that_are_not_there_and_a_node_that_is_up(tmp_path: Path) -> None:
         assert states == {"a": ringmq.NodeState.RUNNING, "b": ringmq.NodeState.DOWN}
         await client.operator.forget("b")
         assert [each.node for each in (await client.cluster_status()).nodes] == ["a"]
+
+    with_node(tmp_path, work)
+
+
+def test_a_node_that_is_forgotten_meanwhile_does_not_come_back_by_a_revive(tmp_path: Path) -> None:
+    """Rings that had been begun without its disk would have waited for it again."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        await enrol(node.registry, "b")
+        await until(lambda: "b" in node.settings.nodes)
+        await client.operator.forget("b")
+        # As at a node whose watch is late.
+        node.settings.nodes["b"] = NodeStanding()
+        with pytest.raises(ringmq.NodeNotFoundError):
+            await client.operator.revive("b")
+        assert await node.registry.get(node_key("b")) is None
 
     with_node(tmp_path, work)
 

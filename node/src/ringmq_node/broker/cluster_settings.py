@@ -228,7 +228,7 @@ class ClusterSettings:
         """Of a node that belongs to the cluster."""
         if node not in self.nodes:
             raise unknown_node(node, self.nodes)
-        await self._write(node_key(node), Put(node_key(node), standing.encode()))
+        await self._write(node_key(node), Put(node_key(node), standing.encode()), changes=node)
 
     async def forget_node(self, node: str) -> None:
         """Only while its lease has run out."""
@@ -263,8 +263,11 @@ class ClusterSettings:
         key: str,
         operation: Operation,
         guards: Callable[[], Sequence[Guard]] = lambda: (),
+        *,
+        changes: str = "",
     ) -> bool:
-        """Carries out `operation` on the key; returns whether it existed before."""
+        """Carries out `operation` on the key; returns whether it existed before. `changes`: the
+        node that it is about, which may have been forgotten meanwhile, and stays so."""
         existed: bool | None = None
         for _ in range(COMMIT_TRIES):
             try:
@@ -273,6 +276,8 @@ class ClusterSettings:
                 existed = entry is not None if existed is None else existed
                 if entry is None and isinstance(operation, Delete):
                     return existed
+                if entry is None and changes:
+                    raise unknown_node(changes, self.nodes.keys() - {changes})
                 guard = Guard(key, 0 if entry is None else entry.revision)
                 revision = await self._registry.commit([guard, *guards()], [operation])
             except RegistryUnavailableError as error:
