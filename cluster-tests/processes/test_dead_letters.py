@@ -340,3 +340,41 @@ async def test_letters_that_find_their_target_full_go_on_from_there_once(cluster
     assert len(kept) == 10
     ways = {tuple((d.reason, d.queue, d.count) for d in each.properties.deaths) for each in letters}
     assert ways == {(("maxlen", "full", 1), ("rejected", "work", 1))}
+
+
+@scenario(deadline_s=90, queue="")
+async def test_letters_for_a_target_that_is_down_follow_a_policy_to_another(
+    cluster: Cluster,
+) -> None:
+    """More of them than may be under way."""
+    total = 1500
+
+    def to(target: str) -> ringmq.Policy:
+        rules = QueueRules(dead_letter_exchange="", dead_letter_routing_key=target)
+        return ringmq.Policy("letters", "^work$", rules=rules)
+
+    async with cluster.client("c") as client:
+        await client.declare_queue(
+            "dead", replicas=1, min_insync=1, master_locator=ringmq.MasterLocator.CLIENT_LOCAL
+        )
+    async with cluster.client("a", "b", deadline_s=60) as client:
+        await client.operator.set_policy(to("dead"))
+        await cluster.declare("work")
+        await cluster.declare("spare")
+        await with_masters(cluster, work="a", spare="b")
+        async with client.publisher("work") as publisher:
+            await publisher.publish_batch([b"%d" % number for number in range(total)])
+        cluster.kill("c")
+        await reject(client, total)
+        assert (await client.queue("work")).messages_dead_lettering == total
+        await client.operator.set_policy(to("spare"))
+
+        async def all_there() -> bool:
+            left = (await client.queue("work")).messages_dead_lettering
+            return not left and (await client.queue("spare")).messages_ready == total
+
+        await until(all_there, "letters have gone elsewhere", within_s=30.0)
+        await cluster.start("c")
+        assert (await client.queue("work")).dead_letters_dropped_total == 0
+        await cluster.wait_synchronised("work")
+        await cluster.wait_equal("work")

@@ -18,6 +18,7 @@ from ringmq_node.model.fields import Headers, fields_of
 from ringmq_node.model.foreign import NO_CODECS
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.rules import QueueRules
+from ringmq_node.queue import deadletters
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.effects import Effect, SendLetters
 from ringmq_node.queue.leaving import LeaveReason, Leaving
@@ -43,6 +44,7 @@ class PlayedPublisher:
         self.closed: list[bytes] = []
         self.answer: Callable[[str, int], bool] | None = None
         self.gates: dict[str, asyncio.Event] = {}
+        self.waiting: list[asyncio.Task[bool]] = []
 
     async def publish(
         self,
@@ -66,12 +68,27 @@ class PlayedPublisher:
         self.producers.add(producer_id)
         if self.answer is not None:
             return self.answer(routing_key, len(self.calls))
-        if routing_key in self.gates:
-            await self.gates[routing_key].wait()
+        if routing_key in self.gates and not self.gates[routing_key].is_set():
+            await self.at_gate(routing_key)
         return True
 
+    async def at_gate(self, routing_key: str) -> None:
+        opened = asyncio.create_task(self.gates[routing_key].wait())
+        self.waiting.append(opened)
+        try:
+            await opened
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            raise BrokerError(Reason.NOT_MASTER, "what is unknown") from None
+
     def close(self, producer_id: bytes) -> None:
+        """As a node's: who waits for answers hears that there will be none."""
         self.closed.append(producer_id)
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            each.cancel()
 
 
 class OutboxScene(LetterScene):
@@ -247,6 +264,44 @@ def test_a_stuck_target_holds_its_own_lane() -> None:
         assert scene.master.departures.letters == 2
         scene.publisher.gates["stuck"].set()
         await scene.emptied()
+
+    play(work)
+
+
+@pytest.mark.parametrize("rule", ["exchange", "key", "none"])
+def test_letters_that_wait_for_a_target_follow_the_rules_to_another_one(
+    monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """The target is down. An operator leads the letters elsewhere, or drops them: those under way
+    would hold all behind them."""
+    monkeypatch.setattr(deadletters, "UNDER_WAY_MESSAGES_MAX", 2)
+    rules = {
+        "exchange": QueueRules(dead_letter_exchange="other"),
+        "key": QueueRules(dead_letter_exchange="dlx", dead_letter_routing_key="fine"),
+        "none": QueueRules(),
+    }[rule]
+
+    async def work(scene: OutboxScene) -> None:
+        scene.publisher.gates["stuck"] = asyncio.Event()
+        scene.publish_with(*["stuck"] * 4)
+        reject_all(scene)
+        await until(lambda: len(scene.publisher.calls) == 1)
+        # Another rule changes nothing of them.
+        scene.rules = QueueRules(dead_letter_exchange="dlx", max_length=7)
+        scene.outbox.rules_changed()
+        assert scene.publisher.closed == []
+        scene.rules = rules
+        scene.outbox.rules_changed()
+        if rule == "exchange":
+            scene.publisher.gates.clear()
+        scene.do(scene.master.follow(rules))
+        await scene.emptied()
+        departures = scene.master.departures
+        assert departures.letters_arrived_total == (0 if rule == "none" else 4)
+        assert departures.letters_dropped_total == (4 if rule == "none" else 0)
+        targets = [call[:2] for call in scene.publisher.calls[1:]]
+        expected = {"exchange": ("other", "stuck"), "key": ("dlx", "fine")}
+        assert set(targets) == ({expected[rule]} if rule != "none" else set())
 
     play(work)
 

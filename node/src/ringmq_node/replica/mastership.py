@@ -158,6 +158,8 @@ class Mastership:
     def configure(self, rules: QueueRules) -> None:
         """Takes over the rules that hold from now on, changed or not."""
         self.rules = rules
+        if self._outbox is not None:
+            self._outbox.rules_changed()
         self.upkeep.configure(rules)
         self.carry_out(self.queue.follow(rules))
         self.room.holds_for_letters = not self.queue.keeping.limits.rejects

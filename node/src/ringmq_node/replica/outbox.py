@@ -12,6 +12,8 @@ Each queue is one producer, whose sequences are the letters' numbers: so the nex
 sends again what it finds doomed, has a letter enqueued once. Where an operator has accepted a loss,
 numbers may be given again: from then on the producer is another one.
 
+A change of the rules counts for letters that are under way, too (`rules_changed`).
+
 A letter without a target is dropped, as RabbitMQ does it. A node may know of an exchange or a
 binding a moment later than the client that has made it: the first letters that find none wait.
 """
@@ -105,6 +107,7 @@ class Outbox:
         self._departures = departures
         self._carry_out = carry_out
         self._rules = rules
+        self._target = _target_of(rules())
         self._name = replica.record.name
         self._vhost, self._shown_name = split_name(self._name)
         losses = replica.view.losses
@@ -157,6 +160,16 @@ class Outbox:
         task = self._spawn(self._run(way.routing_keys), f"letters of {self._name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def rules_changed(self) -> None:
+        """Letters under way go to where the rules lead now. Those of the exchange before might wait
+        for ever, for a target that is down, and hold all behind them. It may get some all the
+        same."""
+        target = _target_of(self._rules())
+        if target != self._target:
+            self._target = target
+            # Their lanes hear of an error, and send them again.
+            self._desk.publisher.close(self.producer_id)
 
     def end(self) -> None:
         """The mastership has ended: what is on its way is the next master's."""
@@ -257,6 +270,10 @@ class Outbox:
         if now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
             logger.warning("queue %s: " + what, shown(self._name), *facts)
+
+
+def _target_of(rules: QueueRules) -> tuple[str | None, str | None]:
+    return rules.dead_letter_exchange, rules.dead_letter_routing_key
 
 
 def _front(lane: deque[tuple[LetterWay, Letter]]) -> list[Letter]:
