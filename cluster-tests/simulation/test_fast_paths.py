@@ -8,12 +8,12 @@ ways, and their traces are compared.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from ringsim.explorer.snapshots import MUTABLE, clone
+from ringsim.explorer.snapshots import all_of, clone
 from ringsim.simulator.runs import play, world_of
 
 from ringmq_gm.core.changes import ViewChanger
@@ -108,17 +108,6 @@ class _Compared(QuickMember):
             what = event.envelope.frame if isinstance(event, Received) else event
             self.taken[type(what), self.role] += 1
         return effects
-
-
-def all_of(value: Any) -> Any:
-    """Every field of a member, and of all that belongs to it."""
-    if isinstance(value, (list, tuple, deque)):
-        return [all_of(item) for item in value]
-    if not isinstance(value, MUTABLE):
-        return value
-    slots = {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())}
-    names = sorted(slots | getattr(value, "__dict__", {}).keys())
-    return {name: all_of(getattr(value, name)) for name in names}
 
 
 @pytest.mark.slow

@@ -197,3 +197,14 @@ def _key_of_phase(phase: InView) -> Hashable:
         phase.has_to_tell and phase.downstream is not None,
         phase.entered_at if isinstance(phase, Master) and not is_all_synced else 0,
     )
+
+
+def all_of(value: Any) -> Any:
+    """Every field of a member, and of all that belongs to it."""
+    if isinstance(value, (list, tuple, deque)):
+        return [all_of(item) for item in value]
+    if not isinstance(value, MUTABLE):
+        return value
+    slots = {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())}
+    names = sorted(slots | getattr(value, "__dict__", {}).keys())
+    return {name: all_of(getattr(value, name)) for name in names}
