@@ -3,6 +3,7 @@ store stops in the middle of a round."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
 import threading
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import loops
 import pytest
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 from node.tests.storage.test_lagging import LATE, NAMES, HeldDisk, found, publish
@@ -20,7 +22,7 @@ from waiting import until
 
 from ringmq_node.storage import Store, StoreError, StoreFailedError, StoreLimits
 from ringmq_node.storage import store as store_module
-from ringmq_node.storage.commit_log import SETTLED_HEAD
+from ringmq_node.storage.commit_log import LOG_NAMES, SETTLED_HEAD
 from ringmq_node.storage.redo import redo
 
 
@@ -150,6 +152,54 @@ def test_the_power_is_cut_while_a_store_stops_in_the_middle_of_a_round(
     assert disk.gaps == []
     load.check(disk, Counter({name: len(each) for name, each in load.published.items()}))
     cut_after_each_change(load, disk, begun[0])
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["closed", "run again"])
+def test_a_store_that_was_cancelled_while_its_logs_take_turns_keeps_what_both_have(
+    again: bool,
+) -> None:
+    """Nobody syncs the full log's journals then but the stop. Not all of them are in this round."""
+    disk = HeldDisk()
+    # One round fills a log.
+    store = open_store(disk, replace(LATE, commit_log_bytes_max=500, sync_in_place_bytes_max=0))
+    load = Load(store, random.Random(1))
+
+    async def main() -> None:
+        running = asyncio.create_task(store.run())
+        await asyncio.sleep(0)
+        for names in (NAMES, NAMES):
+            for name in names:
+                load.publish(name, 20)
+            await load.sync()
+        disk.held = LOG_NAMES[1]
+        for name in NAMES[2:]:
+            load.publish(name, 20)
+        await until(disk.reached.is_set)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        if again:
+            await go_on()
+        threading.Timer(0.02, disk.go.set).start()
+        store.close()
+
+    async def go_on() -> None:
+        disk.go.set()
+        await until(lambda: store.counters.rounds == 3)
+        running = asyncio.create_task(store.run())
+        for _ in range(3):
+            for name in NAMES[2:]:
+                load.publish(name, 20)
+            await load.sync()
+            load.check(disk.power_cut("nothing", random.Random(1)))
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+    loops.run(main())
+    assert not any(path.suffix == ".log" for path in disk.files())
+    all_of_it = Counter({name: len(each) for name, each in load.published.items()})
+    load.check(disk.power_cut("nothing", random.Random(1)), all_of_it)
 
 
 def cut_after_each_change(load: Load, disk: SimulatedDisk, begun: int) -> None:

@@ -200,6 +200,9 @@ class CommitLog:
         if self._settling is not None or self._loop is None:
             return False
         full, free = self._files
+        if free.behind:
+            # The store was stopped as this one was left, and runs again. `drain` syncs them.
+            return False
         self._files = [free, full]
         free.end = 0
         self._full = full
