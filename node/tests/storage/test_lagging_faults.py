@@ -16,11 +16,11 @@ from pathlib import Path
 import loops
 import pytest
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
-from node.tests.storage.test_lagging import LATE, NAMES, HeldDisk, found, publish
+from node.tests.storage.test_lagging import LATE, NAMES, HeldDisk, found, journals, publish
 from node.tests.storage.workload import ROOT, open_store, run_store
 from waiting import until
 
-from ringmq_node.storage import Store, StoreError, StoreFailedError, StoreLimits
+from ringmq_node.storage import Store, StoreError, StoreFailedError, StoreLimits, commit_log
 from ringmq_node.storage import store as store_module
 from ringmq_node.storage.commit_log import LOG_NAMES, SETTLED_HEAD
 from ringmq_node.storage.redo import redo
@@ -200,6 +200,81 @@ def test_a_store_that_was_cancelled_while_its_logs_take_turns_keeps_what_both_ha
     assert not any(path.suffix == ".log" for path in disk.files())
     all_of_it = Counter({name: len(each) for name, each in load.published.items()})
     load.check(disk.power_cut("nothing", random.Random(1)), all_of_it)
+
+
+def test_a_disk_that_fails_as_a_queue_is_given_up_fails_the_store() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, LATE)
+    store.on_failed = lambda error: None
+    load = Load(store, random.Random(1))
+
+    async def work() -> None:
+        for _ in range(3):
+            for name in NAMES:
+                load.publish(name, 20)
+            await load.sync()
+        disk.writes_left = 0
+        store.abandon(store.open_queue("two"))
+        assert isinstance(store.failure, StoreFailedError)
+
+    run_store(store, work)
+    # The logs stay, and have it.
+    load.check(disk.copy())
+
+
+@pytest.mark.parametrize("one_by_one", [0, 1000], ids=["by one call", "one by one"])
+def test_all_journals_of_a_full_log_are_synced(
+    one_by_one: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_log, "_SYNCED_ONE_BY_ONE_MAX", one_by_one)
+    disk = SimulatedDisk()
+    store = open_store(disk, WAYS["in turns"])
+    load = Load(store, random.Random(2))
+
+    async def work() -> None:
+        for _ in range(30):
+            await load.step()
+            load.check(disk.power_cut("nothing", random.Random(1)))
+
+    run_store(store, work)
+    load.check(disk.power_cut("nothing", random.Random(1)))
+
+
+class BodilessDisk(HeldDisk):
+    """Fails to write a message store, once `go` is set."""
+
+    def write(
+        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+    ) -> None:
+        if path.suffix == ".rdq":
+            self.reached.set()
+            assert self.go.wait(20)
+            raise OSError(errno.EIO, "simulated", str(path))
+        super().write(path, offset, buffers, sync=sync)
+
+
+def test_a_stop_writes_no_records_of_bodies_that_could_not_be_written() -> None:
+    disk = BodilessDisk()
+    store = open_store(disk, LATE)
+    store.on_failed = lambda error: None
+    load = Load(store, random.Random(1))
+    begun: list[int] = []
+
+    async def work() -> None:
+        for _ in range(3):
+            for name in NAMES:
+                load.publish(name, 20)
+            await load.sync()
+        for name in NAMES:
+            load.publish(name, 5000)
+        await until(disk.reached.is_set)
+        begun.append(len(disk.log))
+        threading.Timer(0.02, disk.go.set).start()
+
+    run_store(store, work)
+    assert "simulated" in str(store.failure)
+    assert journals(disk, begun[0]) == []
+    load.check(disk)
 
 
 def cut_after_each_change(load: Load, disk: SimulatedDisk, begun: int) -> None:
