@@ -76,6 +76,6 @@ def outcome_in(view: View | None, me: MemberId) -> LossOutcome:
 def told(ring: str, view: View | None, me: MemberId, lives: Lives) -> list[Effect]:
     """`me` enters a view, and tells the lives that were overruled in it or before, unless they are
     over. The link to them may have been up all the time: then no new one gives the occasion."""
-    if view is None or not view.losses or me not in view.ids:
+    if view is None or me not in view.ids:
         return []
     return told_to_overruled(ring, view, (m for m in view.overruled if not lives.is_over(m)))

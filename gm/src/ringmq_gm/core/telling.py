@@ -47,10 +47,12 @@ def told_if_older(ring: str, view: View | None, node: str, epoch: int) -> list[E
 def told_to_overruled(ring: str, view: View | None, lives: Iterable[MemberId]) -> list[Effect]:
     """Tells `view` to those of the lives that it has overruled: their ring may go on without
     knowing, and has no reason to ask."""
-    if view is None or not view.losses:
+    if view is None:
         return []
-    told = ViewTold(ring, view.epoch, view)
-    return [Send(life.node, told) for life in lives if life in view.overruled]
+    overruled = view.overruled
+    return [
+        Send(life.node, ViewTold(ring, view.epoch, view)) for life in lives if life in overruled
+    ]
 
 
 class EarlyHello:
