@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 
 import pytest
-from loops import run
+from loops import LOOPS, LoopFactory, run
 from waiting import leeway, until
 from wireserver import HOST, ROUTES, connected, serving
 
@@ -361,6 +361,37 @@ def test_a_peer_that_never_speaks_is_given_up() -> None:
             await channel.close()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("on", LOOPS.values(), ids=LOOPS)
+def test_an_attempt_that_is_given_up_as_it_succeeds_is_lost(
+    on: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its timer would write to a transport that is closed."""
+    made: list[WireProtocol] = []
+    original = WireProtocol.connection_made
+
+    async def scenario() -> None:
+        async with serving() as (_, port):
+            channel = WireChannel(f"{HOST}:{port}")
+
+            def connection_made(self: WireProtocol, transport: asyncio.BaseTransport) -> None:
+                original(self, transport)
+                if self._client and channel._connecting is not None and not made:
+                    made.append(self)
+                    channel._connecting.cancel()
+
+            monkeypatch.setattr(WireProtocol, "connection_made", connection_made)
+            call = asyncio.create_task(channel.unary("/test.Wire/Echo", b"x"))
+            await until(lambda: bool(made))
+            await until(lambda: made[0].lost.done(), within_s=2)
+            assert made[0]._timer is None
+            # The next call dials anew.
+            assert await channel.unary("/test.Wire/Echo", b"y") == b"y"
+            assert await call == b"x"
+            await channel.close()
+
+    run(scenario(), on=on)
 
 
 def test_a_closed_channel_begins_no_calls() -> None:

@@ -217,13 +217,18 @@ class WireChannel:
 
     async def _attempt(self) -> WireProtocol:
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: WireProtocol(self._options, client=True, changed=self._changed),
-            self._host,
-            self._port,
-            ssl=self._tls,
-            server_hostname=self._host if self._tls is not None else None,
-        )
+        connection = WireProtocol(self._options, client=True, changed=self._changed)
+        try:
+            await loop.create_connection(
+                lambda: connection,
+                self._host,
+                self._port,
+                ssl=self._tls,
+                server_hostname=self._host if self._tls is not None else None,
+            )
+        except BaseException:
+            connection.given_up()
+            raise
         self._connections.add(connection)
         connection.lost.add_done_callback(lambda _: self._connections.discard(connection))
         while not connection.ready:

@@ -357,6 +357,12 @@ class WireProtocol(asyncio.Protocol):
         if not self.lost.done():
             self.lost.set_result(None)
 
+    def given_up(self) -> None:
+        """The attempt to connect was cancelled. If that was in the turn in which it succeeded,
+        uvloop closes the transport without a word."""
+        if self._transport is not None:
+            self.connection_lost(None)
+
     def pause_writing(self) -> None:
         self._paused = True
 
