@@ -11,6 +11,7 @@ import asyncio
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import testservice as service
 from certificates import client_tls, made_for_loopback, server_tls
 from commands import succeeded
 from loops import run
+from waiting import leeway
 from wireserver import HOST
 
 from ringmq_wire import CallStream, Code, Metadata, RpcError, RpcStatus, WireChannel, WireServer
@@ -247,6 +249,19 @@ def wanted(program: str) -> None:
         pytest.skip(f"{program} isn't on the PATH (`.ci/interop FOLDER` builds it)")
 
 
+def answers_on_loopback_only(port: int) -> None:
+    """Another address of this machine reaches no server that listens on one address only."""
+    ends_at = time.monotonic() + leeway(CASE_S_MAX)
+    while True:
+        with socket.socket() as one:
+            if not one.connect_ex((HOST, port)):
+                break
+        assert time.monotonic() < ends_at, f"{SERVER} doesn't listen"
+        time.sleep(0.01)
+    with socket.socket() as other:
+        assert other.connect_ex(("127.0.0.2", port)), f"{SERVER} is an old one: see .ci/interop"
+
+
 @pytest.fixture(scope="module")
 def go_port(pair: Pair | None) -> Iterator[int]:
     """The port of a server of grpc-go."""
@@ -259,6 +274,7 @@ def go_port(pair: Pair | None) -> Iterator[int]:
         command += ["-use_tls", f"-tls_cert_file={pair[0]}", f"-tls_key_file={pair[1]}"]
     with subprocess.Popen(command) as process:
         try:
+            answers_on_loopback_only(port)
             yield port
         finally:
             process.kill()
