@@ -6,6 +6,8 @@ the only consumer of one of them when it dies.
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import pytest
 from nemesis import Cluster, scenario, until
 from nemesis.wire import RawStream, Refusal, call
@@ -121,7 +123,7 @@ async def test_queues_go_with_what_they_live_by(cluster: Cluster) -> None:
     async with (
         cluster.client("b") as other,
         cluster.client("a") as dying,
-        RawStream(cluster.addresses["a"], "Consume") as last_consumer,
+        AsyncExitStack() as streams,
     ):
         async with cluster.client("c") as client:
             # The home of this connection lives on, and the queue's master dies.
@@ -137,6 +139,10 @@ async def test_queues_go_with_what_they_live_by(cluster: Cluster) -> None:
                 await cluster.promote(mine, "a")
             await check_locks(other, mine=mine)
             await check_readers(cluster, client, mine=mine)
+            # Not earlier: a stream on which nobody says anything is ended.
+            last_consumer = await streams.enter_async_context(
+                RawStream(cluster.addresses["a"], "Consume")
+            )
             await last_consumer.send(broker.ConsumeRequest(open=broker.ConsumeOpen(queue="lost")))
             assert (await last_consumer.receive()).HasField("opened")
             async with (

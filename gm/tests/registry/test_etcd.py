@@ -13,7 +13,7 @@ from typing import TypeVar
 import grpc.aio
 import pytest
 from etcd_gateway import silent_gateway
-from etcd_server import EtcdCluster
+from etcd_server import EtcdCluster, free_ports
 from loops import run
 from waiting import leeway
 
@@ -493,3 +493,11 @@ def test_an_etcd_that_was_restarted_or_compacted_is_trusted(tmp_path: Path) -> N
             await other.close()
 
     run(scenario())
+
+
+def test_workers_of_a_run_find_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    for worker in ("gw0", "gw1", "gw5"):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+        found += free_ports(400)
+    assert len({*found}) == 1200

@@ -27,6 +27,7 @@ from types import TracebackType
 import pytest
 
 START_S_MAX = 20.0
+PORTS, WORKERS_MAX = 16_000, 16
 NOT_INSTALLED = "etcd is not installed (Debian: apt-get install etcd-server)"
 
 
@@ -42,12 +43,20 @@ def free_ports(count: int) -> list[int]:
     """Loopback ports that nobody listens on right now.
 
     They lie below those that the system gives to outgoing connections: one of these could take the
-    port of a node that is down for a moment.
+    port of a node that is down for a moment. Each worker of a run has its own: between this look
+    and the start of a node, another worker would find the same port free.
     """
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    # Drawn from the system's chance: workers with the same seed would want the same ports.
-    wanted = random.SystemRandom().sample(range(max(1024, lowest - 16_000), lowest), 100 + count)
+    share = PORTS // WORKERS_MAX
+    first = max(1024, lowest - PORTS) + _worker() % WORKERS_MAX * share
+    # Drawn from the system's chance: runs with the same seed would want the same ports.
+    wanted = random.SystemRandom().sample(range(first, first + share), 100 + count)
     return list(itertools.islice(filter(_is_free, wanted), count))
+
+
+def _worker() -> int:
+    """The number of this process among pytest's workers."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 
 def _is_free(port: int) -> bool:
