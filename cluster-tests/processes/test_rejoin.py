@@ -31,8 +31,9 @@ async def test_away_while_much_was_published_and_consumed(cluster: Cluster) -> N
         async with cluster.consuming("q") as some:
             await some.gets(800)
         await load.confirms(1000)
-        await cluster.start(away)
-        await cluster.wait_synchronised("q")
+        with load.hurrying():
+            await cluster.start(away)
+            await cluster.wait_synchronised("q")
         await load.confirms(200)
     await cluster.wait_equal("q")
     first, *others = await contents_everywhere(cluster)

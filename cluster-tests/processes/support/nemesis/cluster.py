@@ -335,7 +335,7 @@ class Cluster:
         """Until `count` replicas (as many as nodes) are synchronised.
 
         Fails when joiners have come no nearer for `within_s`. How long they take in all depends on
-        how much the test's publishers, at full speed, have made them miss.
+        how much the test's publishers have made them miss.
         """
         wanted = len(self.nodes) if count is None else count
         last: ringmq.QueueInfo | None = None

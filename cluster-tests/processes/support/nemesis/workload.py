@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import count
+from math import inf
 from types import TracebackType
 from typing import Self
 
@@ -20,9 +23,14 @@ _tags = count(1)
 
 BATCH_MESSAGES = 20
 BATCHES_AT_ONCE = 4
-# Keeps the load below the capacity of two cores beside three nodes. The tests judge which messages
-# come out, not how fast.
+# Between two batches. At this pace a publisher and three nodes keep a processor busy, and the tests
+# judge which messages come out, not how fast.
 PAUSE_S = 0.004
+# So a publisher takes it easy while its test waits for something else: a node that starts, say.
+EASY_PAUSE_S = 0.025
+# It hurries while its test waits for confirms, and so much longer: a fault that follows has to meet
+# messages on their way.
+HURRIES_ON_S = 0.3
 MESSAGE_DEADLINE_S = 40.0
 # Without a confirm for this long, those on their way to the publisher have arrived.
 QUIET_S = 0.5
@@ -65,7 +73,8 @@ class Publishing(_Beside):
         total: int | None = None,
         tag: str = "",
     ) -> None:
-        """Runs until it is left, or `total` messages have been tried. `deadline_s`: of each."""
+        """Runs until it is left, or `total` messages have been tried. `deadline_s`: of each.
+        `pause_s`: between batches, at full pace."""
         super().__init__(tag or f"p{next(_tags)}")
         self.attempted = 0
         self.confirmed: set[int] = set()
@@ -81,7 +90,10 @@ class Publishing(_Beside):
         self._node = ""
         self._seeds, self._queue = seeds, queue
         self._size_bytes, self._deadline_s = size_bytes, deadline_s
-        self._batch, self._total, self._pause_s = batch_messages, total, pause_s
+        self._batch, self._total = batch_messages, total
+        self._pause_s, self._easy_pause_s = pause_s, max(pause_s, EASY_PAUSE_S)
+        # By the loop's clock.
+        self._hurries_until = 0.0
         self._stopping = False
         self._last_confirm = 0.0
         self._room = asyncio.Semaphore(batches_at_once)
@@ -107,6 +119,7 @@ class Publishing(_Beside):
         ):
             self._open.set()
             self.watch_gaps()
+            self._hurries_until = asyncio.get_running_loop().time() + HURRIES_ON_S
             async with asyncio.TaskGroup() as batches:
                 while not self._stopping and self._total != self.attempted:
                     await self._room.acquire()
@@ -116,7 +129,17 @@ class Publishing(_Beside):
                         wanted = min(wanted, self._total - first)
                     self.attempted += wanted
                     batches.create_task(self._publish(publisher, first, wanted))
-                    await asyncio.sleep(self._pause_s)
+                    hurries = asyncio.get_running_loop().time() < self._hurries_until
+                    await asyncio.sleep(self._pause_s if hurries else self._easy_pause_s)
+
+    @contextmanager
+    def hurrying(self) -> Iterator[None]:
+        """At full pace, until `HURRIES_ON_S` after the block."""
+        self._hurries_until = inf
+        try:
+            yield
+        finally:
+            self._hurries_until = asyncio.get_running_loop().time() + HURRIES_ON_S
 
     async def _publish(self, publisher: ringmq.Publisher, first: int, wanted: int) -> None:
         bodies = [body_of(self.tag, first + i, self._size_bytes) for i in range(wanted)]
@@ -160,11 +183,12 @@ class Publishing(_Beside):
     async def confirms(self, messages: int, *, within_s: float = 15.0) -> None:
         """Returns when so many more have been confirmed."""
         wanted = len(self.confirmed) + messages
-        await until(
-            lambda: len(self.confirmed) >= wanted or self._ended(),
-            f"{messages} more confirms; errors: {self.errors[-3:]}",
-            within_s=within_s,
-        )
+        with self.hurrying():
+            await until(
+                lambda: len(self.confirmed) >= wanted or self._ended(),
+                f"{messages} more confirms; errors: {self.errors[-3:]}",
+                within_s=within_s,
+            )
 
     async def falls_silent(self, *, within_s: float = 10.0) -> None:
         """Returns when no confirm has come for `QUIET_S`: those under way have arrived."""
@@ -188,7 +212,8 @@ class Publishing(_Beside):
         """Returns when all of `total` have been tried."""
         assert self._task is not None
         within_s = leeway(within_s)
-        done, _ = await asyncio.wait({self._task}, timeout=within_s)
+        with self.hurrying():
+            done, _ = await asyncio.wait({self._task}, timeout=within_s)
         if not done:
             raise TooLateError(f"{self.attempted} of {self._total} tried in {within_s:g} s")
 
