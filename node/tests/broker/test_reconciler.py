@@ -51,6 +51,14 @@ def settled(cluster: ModelCluster) -> str:
 # --- stories ---
 
 
+def test_a_member_that_the_record_does_not_name_is_put_out() -> None:
+    """It joined before it heard of the record. Its node keeps its replica until it is out."""
+    cluster = ModelCluster("abc", "abc", min_insync=2)
+    cluster.policy = policy(Mirrors(nodes=("a", "b")))
+    cluster.record = cluster.record.with_replicas(("a", "b"), ())
+    assert settled(cluster) == "ab"
+
+
 def test_a_queue_that_was_declared_while_nodes_were_down_gets_its_replicas_there() -> None:
     cluster = ModelCluster("abc", "a", min_insync=2)
     cluster.kill("b")

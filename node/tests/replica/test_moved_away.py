@@ -1,11 +1,12 @@
 """A replica that is moved to another node is deleted here, unless it may have the last copy of
-confirmed messages."""
+confirmed messages, or is still in its ring."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from loops import run
@@ -15,6 +16,9 @@ from waiting import until
 import ringmq
 from ringmq import Mirrors, Policy
 from ringmq_base.limits import MIB
+from ringmq_gm import Role
+from ringmq_gm.registry.base import Put
+from ringmq_gm.registry_views import RINGS
 from ringmq_node.config import NodeConfig
 from ringmq_node.node import Node, make_node
 
@@ -79,5 +83,71 @@ def test_a_log_that_could_not_be_set_aside_is_kept_when_its_replica_is_moved_awa
                 assert nodes["a"].hosting.leftovers.describe() == ()
                 # And c, which has nothing that would be missed, keeps nothing.
                 await until(lambda: not nodes["c"].store.queue_names(), "it has left c")
+
+    run(main())
+
+
+class Late:
+    """A node whose proposals of views wait for `go`, and whose watch of records for `shown`."""
+
+    def __init__(self, node: Node) -> None:
+        self.go, self.shown, self.asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        commit, learn = node.registry.commit, cast(Any, node.catalogue)._learn_change
+
+        async def held(guards: Any, operations: Any, **rest: Any) -> int | None:
+            if any(isinstance(each, Put) and each.key.startswith(RINGS) for each in operations):
+                self.asked.set()
+                await self.go.wait()
+            return await commit(guards, operations, **rest)
+
+        async def late(*arguments: Any) -> int:
+            await self.shown.wait()
+            return cast(int, await learn(*arguments))
+
+        cast(Any, node.registry).commit = held
+        cast(Any, node.catalogue)._learn_change = late
+
+
+def test_a_replica_that_joined_while_it_was_moved_away_leaves_before_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    """It was deleted, and stayed in the view as a synchronised one. When its queue came back it
+    failed at the first op, or would have begun the ring from nothing."""
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(60),
+            running_nodes(tmp_path, ("a", "b", "c"), lease_s=1.0) as nodes,
+            ringmq.connect(nodes["a"].address) as client,
+        ):
+            await client.operator.set_policy(on("a", "b", "c"))
+            await client.declare_queue("q", master_locator=ringmq.MasterLocator.CLIENT_LOCAL)
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"confirmed")
+            a, c = nodes["a"], nodes["c"]
+            await until(lambda: len(synced(a)) == 3)
+            late = Late(c)
+            replica_of(a).ring.remove(c.me)
+            await until(lambda: synced(a) == ["a", "b"], "c is out")
+            await late.asked.wait()
+            await client.operator.set_policy(on("a", "b"))
+            await until(lambda: a.catalogue.record_of("q").nodes == ("a", "b"))
+            kept, ring = replica_of(c), cast(Any, replica_of(a).ring)
+            ring.remove = lambda member: None
+            late.go.set()
+            await until(lambda: synced(a) == ["a", "b", "c"], "c has joined")
+            late.shown.set()
+            await until(lambda: kept.record.nodes == ("a", "b"), "c has heard")
+            assert c.hosting.replicas[kept.record.id] is kept
+            assert kept.ring.role is Role.MIRROR
+            del ring.remove
+            await until(lambda: not c.store.queue_names(), "it has left c")
+            assert c.me not in replica_of(a).view.ids
+            await client.operator.set_policy(on("a", "b", "c"))
+            await until(lambda: len(synced(a)) == 3, "it is back")
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"after")
+            await until(lambda: len(replica_of(c).store.state.live) == 2)
+            assert not c.hosting.failed
 
     run(main())

@@ -210,10 +210,13 @@ def _is_idle_joiner(name: str, facts: QueueFacts) -> bool:
 
 
 def _removed(facts: QueueFacts, fleet: Fleet, placement: Placement) -> Step | None:
-    """A member that the record names as leaving, and that may still go."""
+    """A member that the record names as leaving, or not at all, and that may still go."""
     for member in facts.view.members[1:]:
         name = member.id.node
-        if name in facts.record.leaving and _may_leave(name, facts, fleet, placement):
+        # One that isn't named any more has joined while the record was changed. Its node keeps its
+        # replica until it is out of the ring.
+        is_named = name in facts.record.nodes and name not in facts.record.leaving
+        if not is_named and _may_leave(name, facts, fleet, placement):
             return RemoveMember(facts, member.id)
     return None
 

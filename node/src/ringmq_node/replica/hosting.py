@@ -81,6 +81,8 @@ class Hosting:
         self.failed: dict[str, tuple[QueueRecord, str]] = {}
         # Queues whose replicas are about to be opened here, or deleted.
         self._under_way: set[str] = set()
+        # Whoever opens and closes replicas.
+        self._turn = asyncio.Lock()
         self.leftovers = Leftovers(store, keep_s=leftover_s, disk_is_trusted=disk_is_trusted)
         self.set_asides = SetAsides(
             store.disk,
@@ -151,6 +153,8 @@ class Hosting:
     def view_changed(self, replica: Replica) -> None:
         self._garbage.view_entered()
         self.on_changed(replica.record.id)
+        if self._is_left(replica):
+            self._spawn(self._close_left(replica), f"leaving {replica.record.name}")
 
     def queue_unused(self, replica: Replica) -> None:
         self.on_unused(replica)
@@ -160,6 +164,10 @@ class Hosting:
     async def reconcile(self, touched: Mapping[str, QueueRecord | None]) -> None:
         """Opens, updates and closes replicas. `touched` by queue id: the record as it is now, of
         any queue of the cluster, or None if it is gone."""
+        async with self._turn:
+            await self._reconcile(touched)
+
+    async def _reconcile(self, touched: Mapping[str, QueueRecord | None]) -> None:
         if self._closed:
             return
         me = self._group.me.node
@@ -167,7 +175,10 @@ class Hosting:
         pieces = Pieces()
         for queue_id, record in touched.items():
             replica = self.replicas.get(queue_id)
-            if record is None or me not in record.nodes:
+            if record is not None and replica is not None and self._stays(replica, record):
+                replica.update(record)
+                self.on_changed(queue_id)
+            elif record is None or me not in record.nodes:
                 self._under_way.add(queue_id)
                 if replica is not None:
                     await self._close(queue_id, record)
@@ -186,6 +197,35 @@ class Hosting:
         if missing:
             await self._open_all(missing)
         self._under_way.clear()
+
+    def _stays(self, replica: Replica, record: QueueRecord) -> bool:
+        """Whether a replica that its record doesn't name is in its ring all the same.
+
+        It may have everything that was confirmed, and count as such, so it has to leave the ring
+        before its files go (docs/decisions/0253-a-replica-leaves-before-it-is-deleted.md):
+        1. b isn't in the ring, so the record is changed to name a and c only, 2. b, which hasn't
+        heard of it, joins and is synchronised, 3. b hears, and deletes its replica, 4. a and c
+        die, and b is named again: it begins the ring from nothing.
+        """
+        me = self._group.me
+        if me.node in record.nodes:
+            return False
+        view = self._group.view(record.id)
+        return view is not None and (me in view.ids or me in view.candidates)
+
+    async def _close_left(self, replica: Replica) -> None:
+        """The replica, which its record doesn't name, is out of its ring."""
+        async with self._turn:
+            record = replica.record
+            is_open = self.replicas.get(record.id) is replica and not self._closed
+            if is_open and self._is_left(replica):
+                self._under_way.add(record.id)
+                await self._close(record.id, record)
+                self._under_way.discard(record.id)
+
+    def _is_left(self, replica: Replica) -> bool:
+        is_named = self._group.me.node in replica.record.nodes
+        return not is_named and not self._stays(replica, replica.record)
 
     async def _open_all(self, records: list[QueueRecord]) -> None:
         interleaver = Interleaver("opening", len(records))

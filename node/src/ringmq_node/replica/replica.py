@@ -99,7 +99,8 @@ class Replica:
         self.record = record
         self._follow_mode()
         # A replica that is to leave stays in the ring until it is put out, and doesn't come back.
-        self.ring.want(self.ring.me.node not in record.leaving)
+        node = self.ring.me.node
+        self.ring.want(node in record.nodes and node not in record.leaving)
 
     def configure(self, wanted: Wanted) -> None:
         """Takes over what the queue should have now by its policies, changed or not."""
