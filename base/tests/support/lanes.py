@@ -28,8 +28,8 @@ from hypothesis import HealthCheck, settings
 from scheduling import KindScheduling
 from xdist.remote import Producer
 
-# At once, of each kind: docs/decisions/0252. All lanes together want less than two processors.
-WORKERS_MAX = {"cluster": 4, "docker": 1}
+# At once, of each kind: docs/decisions/0241. All lanes together want less than two processors.
+WORKERS_MAX = {"cluster": 3, "docker": 1}
 WORKERS_PER_PROCESSOR = 2
 NICENESS = 10
 # The errors of `waiting`, of `asyncio.timeout`, and of a container that is waited for.
