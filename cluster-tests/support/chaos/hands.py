@@ -368,8 +368,7 @@ class Hands:
             try:
                 await client.promote_mirror(queue, target, deadline_s=PROMOTE_DEADLINE_S)
             except ringmq.RingMQError as error:
-                if "already master" not in str(error):
-                    self.notes.append(f"promote {target} of {queue}: {error}")
+                self.notes.append(f"promote {target} of {queue}: {error}")
 
         async with self._cluster.client() as client, asyncio.TaskGroup() as promotions:
             for queue in self._load.queues:

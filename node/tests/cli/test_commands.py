@@ -111,7 +111,9 @@ def test_browse_prints_a_range_and_leaves_it_there(
     assert run("browse", "browsed") == []
 
 
-def test_queues_are_declared_listed_shown_and_deleted(run: Run) -> None:
+def test_queues_are_declared_listed_shown_and_deleted(
+    run: Run, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
     status = run("cluster", "status")
     assert [(each["node"], each["state"]) for each in status["nodes"]] == [("node1", "running")]
     assert run("queue", "declare", "made.1")["replicas_wanted"] == 1
@@ -123,6 +125,11 @@ def test_queues_are_declared_listed_shown_and_deleted(run: Run) -> None:
     assert shown["durable"]
     run("queue", "show", "none", code=1)
     run("promote", "made.1", "nobody", code=1)
+    epoch = shown["epoch"]
+    assert invoke(["promote", "made.1", "node1"]) == 0
+    assert capsysbinary.readouterr().out == (
+        b"queue made.1: node1 is the master already, epoch %d\n" % epoch
+    )
     assert run("queue", "delete", "made.2")["messages"] == 0
     assert names_of(run("queue", "list", "made")) == ["made.1"]
     run("queue", "declare", "made.1", "--exact")

@@ -176,7 +176,8 @@ class AdminServicer(object):
 
     def PromoteMirror(self, request, context):
         """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
-        ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
+        ring, so nothing is lost or enqueued twice. The call returns when the new master serves. To
+        promote the master changes nothing, so a call may be repeated.
         A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
         without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
         """

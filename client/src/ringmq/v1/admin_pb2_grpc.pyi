@@ -23,7 +23,8 @@ class AdminStub:
     """The connections that have streams, and how their publishers fare."""
     PromoteMirror: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.PromoteMirrorRequest, ringmq.v1.admin_pb2.PromoteMirrorResponse]
     """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
-    ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
+    ring, so nothing is lost or enqueued twice. The call returns when the new master serves. To
+    promote the master changes nothing, so a call may be repeated.
     A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
     without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
     """
@@ -98,7 +99,8 @@ class AdminServicer(metaclass=abc.ABCMeta):
         context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.PromoteMirrorRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.PromoteMirrorResponse]],
     ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.PromoteMirrorResponse]:
         """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
-        ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
+        ring, so nothing is lost or enqueued twice. The call returns when the new master serves. To
+        promote the master changes nothing, so a call may be repeated.
         A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
         without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
         """

@@ -43,7 +43,6 @@ PROMOTION_REASONS = {
     PromotionOutcome.NOT_A_MEMBER: Reason.NOT_A_MEMBER,
     PromotionOutcome.NOT_SYNCHRONISED: Reason.NOT_SYNCHRONISED,
     PromotionOutcome.NOT_MASTER: Reason.NOT_MASTER,
-    PromotionOutcome.ALREADY_MASTER: Reason.BAD_REQUEST,
 }
 # All others are about the moment: the next try finds a master, or gets another answer.
 LOSS_REASONS = {
@@ -152,6 +151,8 @@ class Promoting:
         try:
             await replica.ring.promote(target)
         except PromotionError as error:
+            if error.outcome is PromotionOutcome.ALREADY_MASTER:
+                return  # As asked: the answer to an earlier call may have been lost.
             raise BrokerError(
                 PROMOTION_REASONS.get(error.outcome, Reason.DRAINING),
                 f"queue {queue!r}: {node!r} was not promoted: {error.outcome.value}",

@@ -52,6 +52,9 @@ def promote(name: str, node: str, accept_loss: bool, operator: str, target: Targ
     if target.as_json:
         emit_json({"queue": name, **asdict(done)})
         return
+    if done.old_master == done.new_master and done.loss is None:
+        click.echo(f"queue {name}: {done.new_master} is the master already, epoch {done.epoch}")
+        return
     click.echo(
         f"queue {name}: {done.old_master} -> {done.new_master}, "
         f"epoch {done.epoch}, {done.took_ms} ms"
