@@ -70,7 +70,7 @@ def read_by_client(place: Place) -> Done:
     return Done(
         sum(
             piece.rows.num_rows
-            for piece in reader.browse_arrow(stat.first, stat.end)
+            for piece in reader.browse_arrow(stat.first, stat.end, columns_by_node=True)
             if piece.rows is not None
         )
     )

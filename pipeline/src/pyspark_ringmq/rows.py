@@ -64,16 +64,11 @@ def read_range(options: SourceOptions, whole: QueueRange | None) -> Iterator[pya
 def _pieces(options: SourceOptions, whole: QueueRange) -> Iterator[ringmq.BrowsedRows]:
     """All of the range. Where messages are gone and the query may skip them, it goes on behind."""
     at = whole.first
-    use_arrow = options.encoding is not PayloadEncoding.PROTO
     while at < whole.end:
         try:
-            for piece in _browse(options, whole, at, columns_by_node=use_arrow):
+            for piece in _browse(options, whole, at):
                 at = piece.end
                 yield piece
-        except ringmq.NotSupportedError:
-            if options.encoding is PayloadEncoding.ARROW:
-                raise
-            use_arrow = False
         except ringmq.PositionsMovedError as error:
             # The rest of the range belongs to nobody any more, also for a query that may skip.
             report(options, DataLoss(whole.queue, at, whole.end, error.message))
@@ -86,16 +81,14 @@ def _pieces(options: SourceOptions, whole: QueueRange) -> Iterator[ringmq.Browse
             at = loss.end
 
 
-def _browse(
-    options: SourceOptions, whole: QueueRange, at: int, *, columns_by_node: bool
-) -> Iterator[ringmq.BrowsedRows]:
+def _browse(options: SourceOptions, whole: QueueRange, at: int) -> Iterator[ringmq.BrowsedRows]:
     numbering = QueueOffset(whole.queue_id, whole.epoch, whole.first)
     return reader_for(options, whole.queue, numbering).browse_arrow(
         at,
         whole.end,
         source=_SOURCES[options.read_from],
         body_bytes_max=options.body_bytes_max,
-        columns_by_node=columns_by_node,
+        columns_by_node=options.encoding is PayloadEncoding.ARROW,
     )
 
 

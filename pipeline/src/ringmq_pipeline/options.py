@@ -48,9 +48,8 @@ class ReadFrom(Enum):
 
 
 class PayloadEncoding(Enum):
-    """How messages come from the node; `auto`: as Arrow where both sides have pyarrow."""
+    """Who makes the columns: the task, of messages as they are stored, or the node."""
 
-    AUTO = "auto"
     PROTO = "proto"
     ARROW = "arrow"
 
@@ -183,7 +182,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         lease_ttl_s=take("leaseTtl", 30.0, duration),
         lease_holder=take("leaseHolder", "", text),
         read_from=take("readFrom", ReadFrom.LEADER, one_of(ReadFrom)),
-        encoding=take("encoding", PayloadEncoding.AUTO, one_of(PayloadEncoding)),
+        encoding=take("encoding", PayloadEncoding.PROTO, one_of(PayloadEncoding)),
         request_timeout_s=take("requestTimeout", 30.0, duration),
     )
 

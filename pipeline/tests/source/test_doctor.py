@@ -25,7 +25,7 @@ def test_where_all_is_there_nothing_is_amiss(
     said = capsys.readouterr()
     summary = json.loads(said.out)
     assert (summary["verb"], summary["ok"], summary["unfit"]) == ("doctor", True, [])
-    assert "queue healthy: 3 messages, 3 bytes; lease is free; read as Arrow" in said.err
+    assert "queue healthy: 3 messages, 3 bytes; lease is free; it can be read" in said.err
     assert not lake.parent.exists()
     assert live.stat("healthy").leases == ()
 

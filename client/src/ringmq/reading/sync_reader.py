@@ -74,7 +74,7 @@ class SyncReader:
         source: BrowseSource = BrowseSource.MASTER,
         body_bytes_max: int | None = None,
         deadline_s: float | None = None,
-        columns_by_node: bool = True,
+        columns_by_node: bool = False,
     ) -> Iterator[BrowsedRows]:
         pieces = self._reader.browse_arrow(
             first,
