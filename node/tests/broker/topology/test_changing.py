@@ -333,6 +333,23 @@ def test_delete_if_unused_asks_for_bindings_from_the_exchange(tmp_path: Path) ->
     with_nodes(tmp_path, story)
 
 
+def test_delete_if_unused_counts_a_binding_that_only_another_node_has_heard_of(
+    tmp_path: Path,
+) -> None:
+    async def story(a: TopologyNode, b: TopologyNode) -> None:
+        await a.queue("q")
+        await a.declare("x")
+        await b.sees(lambda: b.topology.counts()[1])
+        b.late.goes_on.clear()
+        assert await a.bind("x", "q")
+        deleting = asyncio.create_task(refused(b.delete("x", if_unused=True)))
+        await asyncio.wait([deleting], timeout=0.2)
+        b.late.goes_on.set()
+        assert (await deleting).reason is Reason.EXCHANGE_IN_USE
+
+    with_nodes(tmp_path, story)
+
+
 def test_what_is_predeclared_can_not_be_changed(tmp_path: Path) -> None:
     async def story(a: TopologyNode, b: TopologyNode) -> None:
         await a.queue("q")

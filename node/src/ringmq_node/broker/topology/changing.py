@@ -136,6 +136,10 @@ class TopologyChanges:
         await self._topology.ensure_vhost(vhost)
         check_exchange_name(short)
         key = exchange_key(name)
+        if if_unused:
+            # Written as it is: once this node's watch shows that, it has heard of every binding
+            # that any node had confirmed before.
+            await self._commit([key], lambda found: [Put(key, found[key].value) for key in found])
 
         def decide(found: Found) -> Sequence[Operation]:
             entry = found.get(key)
