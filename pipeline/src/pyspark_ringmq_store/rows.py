@@ -7,11 +7,11 @@ CRC-32 for each message, and only if the option asks for checksums.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 
 import pyarrow
+from isal.isal_zlib import crc32
 
 from pyspark_ringmq_store.columns import MESSAGES, PIECES, QUEUES
 from pyspark_ringmq_store.options import StoreOptions
@@ -203,7 +203,7 @@ def _body_columns(block: Block, options: StoreOptions) -> dict[str, pyarrow.Arra
         "body_size": pyarrow.array(block.body_sizes(), pyarrow.int64())
     }
     if options.checksums:
-        crcs = [zlib.crc32(together[a:b]) for a, b in pairwise(offsets)]
+        crcs = [crc32(together[a:b]) for a, b in pairwise(offsets)]
         columns["body_crc32"] = pyarrow.array(crcs, pyarrow.int64())
     if options.body_bytes_max is None:
         buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(together)]

@@ -23,10 +23,11 @@ are the headers of all the rest looked at, to tell the two cases apart.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from isal.isal_zlib import crc32
 
 from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.format.formats import Format
@@ -199,7 +200,7 @@ class RecordFile:
             piece = memoryview(self.window.data)[at : at + size]
             if not piece:
                 break
-            crc = zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
             offset += len(piece)
         return wrong_checksum(header, crc) if crc != header.payload_crc else ""
 
@@ -221,7 +222,7 @@ class RecordFile:
             return header, b"" if fault else self.payload(header, size), fault
         at = self.window.place(offset, RECORD_HEADER_BYTES + header.length)
         payload = self.window.data[at + RECORD_HEADER_BYTES : at + header.end - offset]
-        crc = zlib.crc32(payload)
+        crc = crc32(payload)
         return header, payload, "" if crc == header.payload_crc else wrong_checksum(header, crc)
 
     def _proven_behind(self, offset: int) -> int:
@@ -242,7 +243,7 @@ class RecordFile:
             found, version, _, marker, number, crc, owned = FILE_HEADER.unpack_from(window.data, at)
             # The owner begins the checksum and is not covered by it. So a damaged owner field is
             # made good by the owner that the caller expects.
-            seeds = {zlib.crc32(window.data[at : at + 24], seed): seed for seed in (owned, owner)}
+            seeds = {crc32(window.data[at : at + 24], seed): seed for seed in (owned, owner)}
             if crc in seeds:
                 if found != format.magic or (owner and seeds[crc] not in (0, owner)):
                     self.unreadable = "a file of another kind, or of another queue"

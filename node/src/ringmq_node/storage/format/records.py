@@ -40,10 +40,11 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from enum import IntEnum
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from isal.isal_zlib import crc32
 
 from ringmq_node.storage.format.formats import Format
 
@@ -121,12 +122,12 @@ def owner_of(directory: Path) -> int:
     suffix doesn't count.
     """
     name, _, _ = directory.name.partition(".")
-    return zlib.crc32(name.encode()) or 1
+    return crc32(name.encode()) or 1
 
 
 def file_header(format: Format, marker: int, number: int, owner: int = 0) -> bytes:
     head = FILE_HEADER.pack(format.magic, format.version, 0, marker, number, 0, 0)[:24]
-    return head + struct.pack("<II", zlib.crc32(head, owner), owner)
+    return head + struct.pack("<II", crc32(head, owner), owner)
 
 
 def record_header(
@@ -142,17 +143,17 @@ def record_header(
     payload_crc: int | None = None,
 ) -> bytes:
     """The header of a record that is written at `offset`. `payload_crc`: if it is known."""
-    crc = zlib.crc32(payload) if payload_crc is None else payload_crc
+    crc = crc32(payload) if payload_crc is None else payload_crc
     rest = RECORD_REST.pack(crc, len(payload), kind, flags, 0, number, epoch, synced)
     # `_seed`, written out: once for each record.
     seed = marker ^ (offset & 0xFFFF_FFFF) ^ (offset >> 32)
-    return RECORD_PREFIX.pack(marker, zlib.crc32(rest, seed)) + rest
+    return RECORD_PREFIX.pack(marker, crc32(rest, seed)) + rest
 
 
 def moved_header(marker: int, offset: int, header: bytes) -> bytes:
     """The header of the same record, written at `offset` instead."""
     rest = header[RECORD_PREFIX.size :]
-    return RECORD_PREFIX.pack(marker, zlib.crc32(rest, _seed(marker, offset))) + rest
+    return RECORD_PREFIX.pack(marker, crc32(rest, _seed(marker, offset))) + rest
 
 
 def parse_header(marker: int, offset: int, data: bytes, at: int = 0) -> Header | None:
@@ -165,7 +166,7 @@ def parse_header(marker: int, offset: int, data: bytes, at: int = 0) -> Header |
     )
     # `_seed`, written out: recovery runs this once for each record, and a call costs a fifth.
     seed = marker ^ (offset & 0xFFFF_FFFF) ^ (offset >> 32)
-    if found != marker or crc != zlib.crc32(data[at + 8 : end], seed) or kind not in _KINDS:
+    if found != marker or crc != crc32(data[at + 8 : end], seed) or kind not in _KINDS:
         return None
     return Header(offset, kind, flags, number, epoch, synced, length, payload_crc)
 
@@ -180,7 +181,7 @@ def parse_payload(marker: int, offset: int, data: bytes) -> tuple[Header | None,
     if header is None:
         return None, b"", NO_HEADER
     payload = data[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + header.length]
-    crc = zlib.crc32(payload)
+    crc = crc32(payload)
     if crc != header.payload_crc or len(payload) != header.length:
         return header, payload, wrong_checksum(header, crc)
     return header, payload, ""

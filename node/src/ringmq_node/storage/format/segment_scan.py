@@ -15,10 +15,11 @@ A record whose tables don't add up, or that has positions of another segment, co
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from isal.isal_zlib import crc32
 
 from ringmq_node.queue import block
 from ringmq_node.storage.errors import CorruptionReport
@@ -188,7 +189,7 @@ def _pass_single(
         if (
             found != marker
             or length != body_bytes + _SINGLE_TABLES_BYTES
-            or crc != zlib.crc32(data[at + 8 : at + RECORD_HEADER_BYTES], seed)
+            or crc != crc32(data[at + 8 : at + RECORD_HEADER_BYTES], seed)
             or (kind, flags, count, properties) != _SINGLE_KIND
             or (magic, version) != _BLOCK_VERSION
             or not low <= number <= high

@@ -14,9 +14,10 @@ Little endian.
 from __future__ import annotations
 
 import struct
-import zlib
 from pathlib import Path
 from typing import Final
+
+from isal.isal_zlib import crc32
 
 from ringmq_node.storage.format.formats import Format
 
@@ -30,7 +31,7 @@ def encode_texts(format: Format, first: str, second: str = "") -> bytes:
     sizes = (len(texts[0]), len(texts[1]))
     body = b"".join(texts)
     head = _HEAD.pack(format.magic, format.version, *sizes, 0)[:_SUMMED_BYTES]
-    crc = zlib.crc32(body, zlib.crc32(head))
+    crc = crc32(body, crc32(head))
     return _HEAD.pack(format.magic, format.version, *sizes, crc) + body
 
 
@@ -40,7 +41,7 @@ def decode_texts(format: Format, file: Path, data: bytes) -> tuple[str, str] | N
         return None
     found, version, first, second, crc = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
-    if found != format.magic or crc != zlib.crc32(body, zlib.crc32(data[:_SUMMED_BYTES])):
+    if found != format.magic or crc != crc32(body, crc32(data[:_SUMMED_BYTES])):
         return None
     # After the checksum: a flipped bit in the version is damage, not another version.
     format.check_version(file, version)

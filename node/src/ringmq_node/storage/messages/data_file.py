@@ -16,9 +16,10 @@ A record's ordinal is its place among all records and holes of the file, from 0.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from isal.isal_zlib import crc32
 
 from ringmq_node.storage.format.formats import MESSAGE_FILE
 from ringmq_node.storage.format.records import (
@@ -78,7 +79,7 @@ def parse_file_header(name: str, data: bytes) -> FileHeader | None:
         return None
     magic, version, _, marker, number, crc, _ = FILE_HEADER.unpack_from(data)
     # With a marker of 0 each run of zeros would look like the beginning of a record.
-    if magic != MESSAGE_FILE.magic or crc != zlib.crc32(data[:24]) or not marker:
+    if magic != MESSAGE_FILE.magic or crc != crc32(data[:24]) or not marker:
         return None
     MESSAGE_FILE.check_version(name, version)
     return FileHeader(marker, number)
@@ -103,7 +104,7 @@ def hole_header(marker: int, offset: int, length: int, message_id: bytes, synced
     """The header of a hole of `length` bytes, which are not written and have no checksum."""
     number, epoch = split_id(message_id)
     rest = RECORD_REST.pack(0, length, RecordKind.HOLE, 0, 0, number, epoch, synced)
-    return RECORD_PREFIX.pack(marker, zlib.crc32(rest, marker ^ offset)) + rest
+    return RECORD_PREFIX.pack(marker, crc32(rest, marker ^ offset)) + rest
 
 
 def split_id(message_id: bytes) -> tuple[int, int]:

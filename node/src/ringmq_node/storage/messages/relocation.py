@@ -28,12 +28,13 @@ from __future__ import annotations
 
 import struct
 import sys
-import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+from isal.isal_zlib import crc32
 
 from ringmq_node.storage.format.formats import RELOCATION_MAP
 from ringmq_node.storage.format.records import FILE_HEADER
@@ -93,7 +94,7 @@ def encode(number: int, table: Table) -> bytes:
     head = FILE_HEADER.pack(
         RELOCATION_MAP.magic, RELOCATION_MAP.version, 0, len(table), number, 0, 0
     )[:_SUMMED_BYTES]
-    return head + _CRCS.pack(zlib.crc32(head), zlib.crc32(payload)) + payload
+    return head + _CRCS.pack(crc32(head), crc32(payload)) + payload
 
 
 def decode(name: str, number: int, data: bytes) -> Table:
@@ -103,7 +104,7 @@ def decode(name: str, number: int, data: bytes) -> Table:
     magic, version, _, count, found, crc, entries_crc = FILE_HEADER.unpack_from(data)
     if magic != RELOCATION_MAP.magic:
         raise MapError(f"map begins with {magic!r}, expected {RELOCATION_MAP.magic!r}")
-    actual = zlib.crc32(data[:_SUMMED_BYTES])
+    actual = crc32(data[:_SUMMED_BYTES])
     if crc != actual:
         raise MapError(f"map's header has checksum {actual:#010x}, expected {crc:#010x}")
     # After the checksum: a flipped bit in the version is damage, not another version.
@@ -114,7 +115,7 @@ def decode(name: str, number: int, data: bytes) -> Table:
         raise MapError(f"map is of file {found}, expected {number}")
     if len(payload) != ENTRY_BYTES * count:
         raise MapError(f"map's {count} entries have {len(payload)} bytes, not {ENTRY_BYTES} each")
-    actual = zlib.crc32(payload)
+    actual = crc32(payload)
     if actual != entries_crc:
         raise MapError(f"map's entries have checksum {actual:#010x}, expected {entries_crc:#010x}")
     entries = array("I", payload)

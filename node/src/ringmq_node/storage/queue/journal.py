@@ -26,9 +26,10 @@ names was whole once: garbage at its beginning is damage.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from isal.isal_zlib import crc32
 
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.disk.disk import Disk
@@ -200,7 +201,7 @@ class JournalWriter:
         self._pieces.append(Piece(file, 0, head, seals))
         payload = checkpoint.encode(start)
         # Once: of a state with very many ranges it takes some ms.
-        payload_crc = zlib.crc32(payload)
+        payload_crc = crc32(payload)
         for _ in range(2):
             self.append(
                 RecordKind.CHECKPOINT,
