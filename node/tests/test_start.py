@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from loops import run
 from node.tests.nodes import lone_node
+from waiting import leeway
 
 import ringmq_node.node as node_module
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import Guard, Put
+from ringmq_node.config import NodeConfig
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.node import Node
 from ringmq_node.replica.interleaver import Interleaver
@@ -100,6 +102,19 @@ def test_sigterm_ends_a_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         async with asyncio.timeout(20):
             await run_node(node.config, ready=lambda _: pytest.fail("it was ready"))
         assert len(opened) < 5
+
+    run(main())
+
+
+def test_sigterm_ends_a_wait_for_the_registry(tmp_path: Path) -> None:
+    """It is away, and a node that starts asks it for half a minute."""
+
+    async def main() -> None:
+        config = NodeConfig("a", "etcd://127.0.0.1:1/x", str(tmp_path), listen="127.0.0.1:0")
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(leeway(5)):
+            await run_node(config, ready=lambda _: pytest.fail("it was ready"))
 
     run(main())
 

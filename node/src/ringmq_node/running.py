@@ -37,7 +37,9 @@ async def run_node(config: NodeConfig, *, ready: Ready | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     pauses = Pauses()
-    node = await make_node(config)
+    node = await _make(config, stopping)
+    if node is None:
+        return
     # Where the first life has listened, also if the system has chosen the port.
     config = replace(config, listen=node.listens_at)
     while await _live(node, pauses, stopping, ready):
@@ -45,6 +47,19 @@ async def run_node(config: NodeConfig, *, ready: Ready | None = None) -> None:
         if again is None:
             return
         node = again
+
+
+async def _make(config: NodeConfig, stopping: asyncio.Event) -> Node | None:
+    """The node; None if it was told to stop first. A registry that is away is waited for."""
+    making = asyncio.ensure_future(make_node(config))
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({making, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return making.result() if making.done() else None
+    finally:
+        stopped.cancel()
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
 
 
 async def _live(node: Node, pauses: Pauses, stopping: asyncio.Event, ready: Ready | None) -> bool:
@@ -100,7 +115,7 @@ async def _make_again(config: NodeConfig, stopping: asyncio.Event) -> Node | Non
     while not stopping.is_set():
         try:
             await asyncio.to_thread(drop_cached, Path(config.data))
-            return await make_node(config)
+            return await _make(config, stopping)
         except (StartError, OSError) as error:
             # The registry may be away just now, or the room be gone again.
             logger.warning("the node can't begin again yet: %s", error)
