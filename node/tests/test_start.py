@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ from typing import Any
 import pytest
 from loops import run
 from node.tests.nodes import lone_node
-from waiting import leeway
+from waiting import leeway, until
 
 import ringmq_node.node as node_module
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import Guard, Put
 from ringmq_node.config import NodeConfig
+from ringmq_node.errors import StartError
 from ringmq_node.model.records import QueueRecord
-from ringmq_node.node import Node
+from ringmq_node.node import Node, make_node
 from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.running import run_node
 from ringmq_node.storage import QueueStore, Store
@@ -115,6 +117,25 @@ def test_sigterm_ends_a_wait_for_the_registry(tmp_path: Path) -> None:
         loop.call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
         async with asyncio.timeout(leeway(5)):
             await run_node(config, ready=lambda _: pytest.fail("it was ready"))
+
+    run(main())
+
+
+def test_a_node_that_can_not_be_made_leaves_no_registry_open(tmp_path: Path) -> None:
+    """It is made again every second while it lacks something: what it leaves would add up."""
+
+    def registry_threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if "registry" in thread.name]
+
+    async def main() -> None:
+        data = tmp_path / "data"
+        data.write_text("a file, where a directory should be")
+        config = NodeConfig(
+            "a", f"sqlite:///{tmp_path / 'registry.db'}", str(data), listen="127.0.0.1:0"
+        )
+        with pytest.raises(StartError, match="data directory"):
+            await make_node(config)
+        await until(lambda: registry_threads() == [], within_s=2)
 
     run(main())
 

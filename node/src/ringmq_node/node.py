@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -28,9 +28,8 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
-from ringmq_gm import Group, MemberId, next_incarnation
-from ringmq_gm.nodes import NodeRecordError
-from ringmq_gm.registry.base import AddressError, Registry, RegistryError
+from ringmq_gm import Group, MemberId
+from ringmq_gm.registry.base import AddressError, Registry
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.alarms import ClusterAlarms
 from ringmq_node.broker.broker import Broker
@@ -68,15 +67,9 @@ from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcDigests, GrpcPeers, 
 from ringmq_node.doors.grpc.reader import READER, ReaderService
 from ringmq_node.doors.grpc.ring import FetchService
 from ringmq_node.errors import StartError
-from ringmq_node.identity import (
-    DiskIdentity,
-    check_own_name,
-    cluster_id_of,
-    disk_identity,
-    patiently,
-)
+from ringmq_node.identity import DiskIdentity, check_own_name, disk_identity
 from ringmq_node.model.reasons import Reason
-from ringmq_node.opening import enrol_node, group_options, node_key, open_store, server_of
+from ringmq_node.opening import enrol_node, group_options, open_store, place_of, server_of
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.producer_budget import ProducerBudget, time_step_ms
 from ringmq_node.replica.replica import Replica
@@ -466,22 +459,17 @@ class Node:
 
 
 async def make_node(config: NodeConfig) -> Node:
-    """A node that has its place in the cluster, not started yet. Raises `StartError`."""
-    try:
-        registry = open_registry(config.registry)
-        cluster_id = await patiently(lambda: cluster_id_of(registry, config.cluster))
-        key = await node_key(registry, config)
-        incarnation = await patiently(lambda: next_incarnation(registry, config.node))
-    except AddressError as error:
-        raise ConfigError(f"registry: {error}") from error
-    except NodeRecordError as error:
-        raise StartError(
-            f"{error}. Put back a number that is no lower than the node's last incarnation"
-        ) from error
-    except RegistryError as error:
-        raise StartError(f"registry {config.registry}: {error}") from error
-    store = open_store(config, cluster_id)
-    try:
+    """A node that has its place in the cluster, not started yet. Raises `StartError`; nothing is
+    left open then."""
+    async with AsyncExitStack() as opened:
+        try:
+            registry = open_registry(config.registry)
+        except AddressError as error:
+            raise ConfigError(f"registry: {error}") from error
+        opened.push_async_callback(registry.close)
+        cluster_id, key, incarnation = await place_of(registry, config)
+        store = open_store(config, cluster_id)
+        opened.callback(store.close)
         # Before the disk is judged: the node that has this name now may be on the right one.
         await check_own_name(registry, config, store)
         disk = await disk_identity(registry, store, config, incarnation)
@@ -493,8 +481,7 @@ async def make_node(config: NodeConfig) -> Node:
                 disk.standing.value,
             )
         await enrol_node(registry, config)
-        return Node(config, registry, store, cluster_id=cluster_id, disk=disk, key=key)
-    except BaseException:
-        store.close()
-        await registry.close()
-        raise
+        node = Node(config, registry, store, cluster_id=cluster_id, disk=disk, key=key)
+        # From here on the node closes them.
+        opened.pop_all()
+        return node

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ringmq_gm import GroupOptions
-from ringmq_gm.registry.base import Registry, RegistryError
+from ringmq_gm import GroupOptions, next_incarnation
+from ringmq_gm.nodes import NodeRecordError
+from ringmq_gm.registry.base import AddressError, Registry, RegistryError
 from ringmq_node.broker.cluster_settings import enrol
-from ringmq_node.config import REQUEST_OVERHEAD_BYTES, NodeConfig
+from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
 from ringmq_node.doors.grpc.node_key import NodeKey
 from ringmq_node.doors.grpc.options import wire_options
 from ringmq_node.errors import StartError
-from ringmq_node.identity import cluster_secret, patiently
+from ringmq_node.identity import cluster_id_of, cluster_secret, patiently
 from ringmq_node.resources.buffers import ClientBuffers
 from ringmq_node.resources.credit import Credit, CreditFlow
 from ringmq_node.storage import Store, StoreError
@@ -42,8 +43,23 @@ def server_of(config: NodeConfig, message_bytes_max: int) -> tuple[WireServer, C
     return server, ClientBuffers(limit_bytes, server.unread, CreditFlow(credit_of(config)))
 
 
-async def node_key(registry: Registry, config: NodeConfig) -> NodeKey:
-    return NodeKey(await patiently(lambda: cluster_secret(registry, config)), config.node)
+async def place_of(registry: Registry, config: NodeConfig) -> tuple[str, NodeKey, int]:
+    """The cluster's id, this node's key, and the incarnation that it begins now.
+
+    Raises `StartError` and `ConfigError`.
+    """
+    try:
+        cluster_id = await patiently(lambda: cluster_id_of(registry, config.cluster))
+        key = NodeKey(await patiently(lambda: cluster_secret(registry, config)), config.node)
+        return cluster_id, key, await patiently(lambda: next_incarnation(registry, config.node))
+    except AddressError as error:
+        raise ConfigError(f"registry: {error}") from error
+    except NodeRecordError as error:
+        raise StartError(
+            f"{error}. Put back a number that is no lower than the node's last incarnation"
+        ) from error
+    except RegistryError as error:
+        raise StartError(f"registry {config.registry}: {error}") from error
 
 
 async def enrol_node(registry: Registry, config: NodeConfig) -> None:
