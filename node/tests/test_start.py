@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import grpc.aio
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 from loops import run
 from node.tests.nodes import lone_node
 from waiting import leeway, until
@@ -26,6 +30,7 @@ from ringmq_node.node import Node, make_node
 from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.running import run_node
 from ringmq_node.storage import QueueStore, Store
+from ringmq_node.storage.errors import failure_of
 
 QUEUES = 8
 OPENING_S = 0.1
@@ -136,6 +141,33 @@ def test_a_node_that_can_not_be_made_leaves_no_registry_open(tmp_path: Path) -> 
         with pytest.raises(StartError, match="data directory"):
             await make_node(config)
         await until(lambda: registry_threads() == [], within_s=2)
+
+    run(main())
+
+
+@pytest.mark.logs("the store has failed, this node leaves its rings")
+def test_a_node_whose_store_fails_while_it_starts_is_not_healthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = Store.open_queue
+
+    def fails(self: Store, queue: str, **arguments: Any) -> QueueStore:
+        opened = opening(self, queue, **arguments)
+        self.on_failed(failure_of(OSError(errno.ENOSPC, "No space left on device")))
+        return opened
+
+    async def main() -> None:
+        node = await unstarted(tmp_path, 1)
+        monkeypatch.setattr(Store, "open_queue", fails)
+        try:
+            await node.start()
+            async with grpc.aio.insecure_channel(node.address) as channel:
+                # Its generated code has no types.
+                health = cast(Any, HealthStub(channel))
+                answer = await health.Check(HealthCheckRequest())
+            assert answer.status is HealthCheckResponse.NOT_SERVING
+        finally:
+            await node.stop()
 
     run(main())
 

@@ -354,8 +354,14 @@ class Node:
         self.supervisor.spawn(self.cluster_alarms.watch(), "alarms")
         self.supervisor.spawn(self.reconciling.watch_nodes(), "nodes")
         self.supervisor.spawn(self.reconciling.run(), "reconciler")
+        await self._tell_health()
+
+    async def _tell_health(self) -> None:
+        answers = health_pb2.HealthCheckResponse
         for service in ("", *SERVICES):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+            # The store may have failed before the node was ready.
+            is_well = self.gate.failure is None
+            await self._health.set(service, answers.SERVING if is_well else answers.NOT_SERVING)
 
     def _begin_scrub(self) -> None:
         scrub = Scrub(
@@ -435,10 +441,7 @@ class Node:
         if self._group_task is not None:
             self._group_task.cancel()
         self.hosting.close_all(self.gate.failure_reason)
-        for service in ("", *SERVICES):
-            self.supervisor.spawn(
-                self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING), "health"
-            )
+        self.supervisor.spawn(self._tell_health(), "health")
 
     def _durable(self, queue: QueueStore) -> None:
         self.hosting.durable(queue)
