@@ -27,6 +27,8 @@ SIZE_BYTES_MIN = 1024
 SECRET_CHARACTERS_MIN = 16
 PRODUCERS_MIN = 1000
 TIME_S_MIN = 0.05
+# No registry grants a shorter one.
+LEASE_S_MIN = 0.1
 TIME_S_MAX = 3600
 KEPT_S_MAX = 366 * 24 * 3600
 PRODUCER_EXPIRY_S_MIN = 60
@@ -182,9 +184,10 @@ class NodeConfig:
                 f"properties_bytes_max: {self.properties_bytes_max} is above {PROPERTIES_BYTES_MAX}"
             )
         for name in TIMES:
-            if not TIME_S_MIN <= getattr(self, name) <= TIME_S_MAX:
+            least = LEASE_S_MIN if name == "lease_s" else TIME_S_MIN
+            if not least <= getattr(self, name) <= TIME_S_MAX:
                 raise ConfigError(
-                    f"{name}: {getattr(self, name)} is not within {TIME_S_MIN} to {TIME_S_MAX} s"
+                    f"{name}: {getattr(self, name)} is not within {least} to {TIME_S_MAX} s"
                 )
         for name in ("listen", "advertise"):
             value = getattr(self, name)
@@ -202,7 +205,9 @@ class NodeConfig:
 
 def _is_address(value: str) -> bool:
     host, colon, port = value.rpartition(":")
-    return bool(host and colon) and port.isdigit() and int(port) < 65536
+    # `isdigit` alone is true of digits that `int` doesn't take: "²".
+    is_number = port.isascii() and port.isdigit()
+    return bool(host and colon) and is_number and int(port) < 65536
 
 
 def load_config(
