@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from node.tests.nodes import replica_of
 
 import ringmq
 from ringmq_gm import MemberId, first_view, ring_key
-from ringmq_gm.registry.base import CommitUnknownError, Put
+from ringmq_gm.registry.base import COMMIT_BYTES_MAX, CommitUnknownError, Put
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.broker import Broker, Declared
 from ringmq_node.broker.caller import Caller
@@ -24,6 +25,7 @@ from ringmq_node.doors.grpc.peers import GrpcPeers
 from ringmq_node.model.info import QueueCondition, QueueInfo
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode, QueueRecord
+from ringmq_node.model.topology import ARGUMENT_BYTES_MAX, BINDING_ARGUMENTS_MAX
 from ringmq_node.node import Node
 
 
@@ -127,6 +129,20 @@ def test_declares_that_come_together_share_commits(
         assert commits.count <= 300 // BATCH_MAX + 3
         again = await asyncio.gather(*declare_all(node, [*names, *names]))
         assert not any(each.created for each in again)
+
+    with_node(tmp_path, work)
+
+
+def test_queues_that_are_too_much_for_one_commit_go_in_several(tmp_path: Path) -> None:
+    """An import declares them together, with whatever arguments another broker's queues had."""
+    arguments = {f"x-{number}": "v" * ARGUMENT_BYTES_MAX for number in range(BINDING_ARGUMENTS_MAX)}
+    queues = [{"name": f"q{number}", "arguments": arguments} for number in range(BATCH_MAX)]
+    assert len(json.dumps(queues)) > 2 * COMMIT_BYTES_MAX
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        document = json.dumps({"queues": queues}).encode()
+        imported = await client.topology.import_definitions(document)
+        assert (imported.created, imported.failed) == (BATCH_MAX, ())
 
     with_node(tmp_path, work)
 

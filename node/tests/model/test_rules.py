@@ -256,7 +256,15 @@ def test_mode_and_numbers_of_replicas_are_compared_when_they_are_said(
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"": 1}, {"x" * 1025: 1}, {"x": "v" * 1025}, {str(n): n for n in range(65)}]
+    "arguments",
+    [
+        {"": 1},
+        {"x" * 1025: 1},
+        {"x": "v" * 1025},
+        {str(n): n for n in range(65)},
+        # The registry takes no larger record than 1 MiB: these would be 12 times their size.
+        {str(n): [""] * 1016 for n in range(64)},
+    ],
 )
 def test_more_further_arguments_than_a_record_may_hold_are_refused(
     arguments: dict[str, object],

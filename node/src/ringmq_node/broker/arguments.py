@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from enum import Enum
 
-from ringmq_node.model.fields import VOID, FieldValue, Headers, text
+from ringmq_node.model.fields import VOID, FieldValue, Headers, field_to_json, text
 from ringmq_node.model.policies import REPLICAS_DEFAULT, Wanted
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode, QueueRecord
 from ringmq_node.model.rules import NO_RULES, QueueRules, check_offered
 from ringmq_node.model.topology import ARGUMENT_BYTES_MAX, BINDING_ARGUMENTS_MAX
+
+# Of all further arguments of a queue, as its record has them: far below what the registry takes.
+ARGUMENTS_BYTES_MAX = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,14 @@ def check_arguments(declared: QueueArguments) -> None:
                 f"arguments, of at most {ARGUMENT_BYTES_MAX} bytes for each name and value",
                 field="arguments",
             )
+    # Many small fields in one value take more in the record than in a message.
+    written = [(name, field_to_json(value)) for name, value in declared.opaque]
+    if len(json.dumps(written)) > ARGUMENTS_BYTES_MAX:
+        raise bad_request(
+            f"the further arguments of a queue have at most {ARGUMENTS_BYTES_MAX} bytes in its "
+            "record",
+            field="arguments",
+        )
 
 
 def check_possible(arguments: QueueArguments, nodes: Collection[str]) -> None:

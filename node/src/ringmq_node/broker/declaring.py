@@ -20,6 +20,7 @@ from typing import Protocol
 
 from ringmq_gm import View, first_view, ring_key
 from ringmq_gm.registry.base import (
+    COMMIT_BYTES_MAX,
     OPERATIONS_MAX,
     CommitUnknownError,
     Guard,
@@ -50,6 +51,8 @@ from ringmq_node.replica.hosting import Spawn
 COMMIT_TRIES = 5
 # Queues in one commit: each is a record and a ring.
 BATCH_MAX = OPERATIONS_MAX // 2
+# Of their records and views; the rest of what a commit may have is for keys and guards.
+BATCH_BYTES_MAX = COMMIT_BYTES_MAX // 2
 
 
 class Vhosts(Protocol):
@@ -72,6 +75,10 @@ class _Wanted:
     # Of the records that commits without a known success have had for it. One that is found in
     # the registry was written by this declare: its queue is new.
     ids: set[str] = field(default_factory=set)
+
+
+# With the record and the first view that it is to have.
+_New = tuple[_Wanted, QueueRecord, View]
 
 
 class Declaring:
@@ -156,6 +163,7 @@ class Declaring:
             )
             if not new:
                 return
+            new, left = _fitting(new)
             guards = [Guard(record.key, 0) for _, record, _ in new]
             # Those of "/" have none.
             for vhost in dict.fromkeys(vhost_of(record.name) for _, record, _ in new):
@@ -191,6 +199,7 @@ class Declaring:
             else:
                 _refuse(wanted, registry_away())
         # In front: of two declares of one name, the first is to find the queue new.
+        again += [wanted for wanted, _, _ in left]
         self._waiting.extendleft(reversed(again))
 
     async def _settle_existing(self, suspects: Sequence[_Wanted]) -> None:
@@ -223,20 +232,18 @@ class Declaring:
             # Judged anew by the next declare; until then the queue exists.
             return False
 
-    async def _new_records(
-        self, wanted: Sequence[_Wanted]
-    ) -> list[tuple[_Wanted, QueueRecord, View]]:
+    async def _new_records(self, wanted: Sequence[_Wanted]) -> Sequence[_New]:
         """Records and first views. A queue that can't be placed is refused alone.
 
         Raises `RegistryUnavailableError`.
         """
         if not wanted:
-            return []
+            return ()
         alive = await self._cluster.registered_members()
         fleet = self._cluster.fleet_of(alive, self._settings.nodes)
         masters, mirrors = Counter(fleet.masters), Counter(fleet.mirrors)
         fleet = replace(fleet, masters=masters, mirrors=mirrors)
-        new: list[tuple[_Wanted, QueueRecord, View]] = []
+        new: list[_New] = []
         for each in wanted:
             try:
                 if self._cluster.me not in alive:
@@ -311,6 +318,16 @@ class Declaring:
                 await self._catalogue.wait_revision(name, revision)
                 return before
         raise registry_away()
+
+
+def _fitting(new: Sequence[_New]) -> tuple[Sequence[_New], Sequence[_New]]:
+    """Those that one commit takes, which is the first at least, and the rest."""
+    size = 0
+    for index, (_, record, view) in enumerate(new):
+        size += len(record.encode()) + len(view.encode())
+        if index and size > BATCH_BYTES_MAX:
+            return new[:index], new[index:]
+    return new, ()
 
 
 def _refuse(wanted: _Wanted, error: BrokerError) -> None:
