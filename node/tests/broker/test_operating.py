@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from loops import run
+from node.tests.broker.test_declaring import CountedCommits
 from node.tests.broker.test_deleting import with_node
 from node.tests.nodes import lone_node, replica_of
 from waiting import until
@@ -141,6 +142,19 @@ def test_nodes_that_are_not_there_and_a_node_that_is_up(tmp_path: Path) -> None:
         assert states == {"a": ringmq.NodeState.RUNNING, "b": ringmq.NodeState.DOWN}
         await client.operator.forget("b")
         assert [each.node for each in (await client.cluster_status()).nodes] == ["a"]
+
+    with_node(tmp_path, work)
+
+
+def test_a_forget_without_an_answer_has_forgotten_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        await enrol(node.registry, "b")
+        await until(lambda: "b" in node.settings.nodes)
+        CountedCommits(node, monkeypatch, lost=1)
+        await client.operator.forget("b")
+        assert "b" not in node.settings.nodes
 
     with_node(tmp_path, work)
 

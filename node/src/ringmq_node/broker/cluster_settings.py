@@ -235,9 +235,14 @@ class ClusterSettings:
         if len(node.encode()) > NAME_BYTES_MAX:
             raise unknown_node(node, self.nodes)
         key = node_key(node)
+        is_unknown = False
         for _ in range(COMMIT_TRIES):
             try:
                 entry = await self._registry.get(key)
+                if entry is None and is_unknown:
+                    # An earlier try has succeeded without an answer.
+                    await self._wait_forgotten(node)
+                    return
                 if entry is None:
                     raise unknown_node(node, self.nodes)
                 # A node that starts meanwhile enrols before it registers: then one of these fails.
@@ -252,11 +257,16 @@ class ClusterSettings:
             except RegistryUnavailableError as error:
                 raise registry_away() from error
             except CommitUnknownError:
+                is_unknown = True
                 continue
             if revision is not None:
                 await self.wait_shown(revision)
                 return
         raise registry_away()
+
+    async def _wait_forgotten(self, node: str) -> None:
+        while node in self.nodes:
+            await self._changed.wait()
 
     async def _write(
         self,
