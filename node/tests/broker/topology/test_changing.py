@@ -12,7 +12,7 @@ import pytest
 from loops import run
 
 from ringmq_gm import MemberId
-from ringmq_gm.registry.base import Change, Delete, Put, Registry
+from ringmq_gm.registry.base import Change, CommitUnknownError, Delete, Put, Registry
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.catalogue import QueueCatalogue, Touched
@@ -273,6 +273,26 @@ def test_a_node_that_is_behind_binds_the_ends_that_there_are(tmp_path: Path, end
         await one.sees(lambda: one.route("x") == ())
 
     with_nodes(tmp_path, work)
+
+
+def test_a_delete_without_an_answer_has_deleted_the_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(a: TopologyNode, b: TopologyNode) -> None:
+        await a.declare("x")
+        commit = a.registry.commit
+
+        async def unanswered(*arguments: Any, **more: Any) -> int | None:
+            monkeypatch.undo()
+            await commit(*arguments, **more)
+            raise CommitUnknownError("the answer was lost")
+
+        monkeypatch.setattr(a.late, "commit", unanswered, raising=False)
+        await a.delete("x")
+        assert (await refused(a.service.exchange("", "x"))).reason is Reason.EXCHANGE_NOT_FOUND
+        assert (await refused(a.delete("x"))).reason is Reason.EXCHANGE_NOT_FOUND
+
+    with_nodes(tmp_path, story)
 
 
 def test_an_auto_delete_exchange_goes_with_its_last_binding(tmp_path: Path) -> None:

@@ -141,8 +141,13 @@ class TopologyChanges:
             # that any node had confirmed before.
             await self._commit([key], lambda found: [Put(key, found[key].value) for key in found])
 
+        tried: ExchangeRecord | None = None
+
         def decide(found: Found) -> Sequence[Operation]:
+            nonlocal tried
             entry = found.get(key)
+            if entry is None and tried is not None:
+                return []  # Deleted by a commit without an answer, or by somebody else since.
             if entry is None:
                 raise no_exchange(name)
             try:
@@ -158,9 +163,12 @@ class TopologyChanges:
                     vhost=vhost,
                 )
             with_it = [*self._topology.bindings_of(exchange.id)][:TOGETHER_MAX]
+            tried = exchange
             return [Delete(key), *map(Delete, with_it)]
 
         await self._commit([key], decide)
+        if tried is not None:
+            await self._topology.wait_gone(tried)
 
     async def delete_if_unbound(self, name: str) -> None:
         """Deletes an exchange with `auto_delete` that had bindings from it, and has none now."""

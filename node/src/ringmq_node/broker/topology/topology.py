@@ -366,6 +366,11 @@ class Topology:
         while self._shown < revision:
             await self._changed.wait()
 
+    async def wait_gone(self, exchange: ExchangeRecord) -> None:
+        """Returns when the watch has shown that it was deleted; the caller has the deadline."""
+        while (known := self._exchanges.get(exchange.name)) and known.id == exchange.id:
+            await self._changed.wait()
+
     async def look_up_exchanges(self, names: Sequence[str]) -> None:
         """Returns when this node has heard of those of them that exist. At most `OPERATIONS_MAX`
         names, by one call. Raises `BrokerError`."""
