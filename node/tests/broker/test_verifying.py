@@ -79,6 +79,15 @@ def test_replicas_with_equal_messages_are_equal_if_their_states_are() -> None:
     assert (difference.kind, difference.node, difference.other) == (DifferenceKind.REST, "a", "c")
 
 
+def test_replicas_without_messages_are_compared_too() -> None:
+    a, b, c = (replace(answer(node, 1, RangeSet()), next_position=0) for node in "abc")
+    found = verified(a=a, b=b, c=c)
+    assert (found.done, found.positions, found.differences_total) == (True, 0, 0)
+    assert found.nodes == ("a", "b", "c")
+    (difference,) = verified(a=a, b=b, c=replace(c, state_digest="other")).differences
+    assert (difference.kind, difference.position) == (DifferenceKind.REST, 0)
+
+
 @pytest.mark.parametrize("node", ["b", "c"])
 def test_messages_that_differ_are_told_and_not_that_the_states_do(node: str) -> None:
     odd = replace(answer(node, 5, ALL, odd=4), state_digest="other")

@@ -100,7 +100,8 @@ class Verifying:
         first = await self._ask(master, queue_id, 0, 0, number_min=0)
         course = _Course(first.next_position, rate_bytes_max)
         tell_at = loop.time() + TELL_S
-        while course.position < course.total:
+        # Of a queue that never had a message the states are compared all the same.
+        while course.position < course.total or not course.nodes:
             began, bytes_before = loop.time(), course.bytes
             await self._advance(queue, queue_id, course)
             if rate_bytes_max:
@@ -129,7 +130,7 @@ class Verifying:
         """False if the members answer in different views."""
         master = self._locator.master_of(queue)
         view = self._locator.view_of(queue)
-        first, last = course.position, course.total - 1
+        first, last = course.position, max(course.position, course.total - 1)
         one = await self._ask(master, queue_id, first, last, number_min=0)
         others = [member_id for member_id in view.synced if member_id != master]
         answers = await asyncio.gather(
@@ -155,7 +156,7 @@ class Verifying:
         course.nodes = (master.node, *(member_id.node for member_id in others))
         course.left_out = tuple(m.id.node for m in view.members if not m.synced)
         course.found([each for each in found if each.position <= covered])
-        course.position = covered + 1
+        course.position = min(covered + 1, course.total)
         course.messages += numbers_in(one.live.intersection(first, covered))
         course.bytes += one.bytes_read
         return True
