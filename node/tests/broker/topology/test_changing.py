@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from loops import run
+from waiting import leeway
 
 from ringmq_gm import MemberId
 from ringmq_gm.registry.base import Change, CommitUnknownError, Delete, Put, Registry
@@ -273,6 +274,29 @@ def test_a_node_that_is_behind_binds_the_ends_that_there_are(tmp_path: Path, end
         await one.sees(lambda: one.route("x") == ())
 
     with_nodes(tmp_path, work)
+
+
+def test_a_sweep_that_comes_second_ends(tmp_path: Path) -> None:
+    """Its commit changes nothing, and has the revision of whatever was written last."""
+
+    async def story(a: TopologyNode, b: TopologyNode) -> None:
+        await a.declare("x")
+        await a.queue("q")
+        await a.bind("x", "q")
+        await a.delete_queue("q")
+        await a.sees(lambda: a.topology.suspect_ends)
+        await b.sees(lambda: b.topology.suspect_ends)
+        a.late.goes_on.clear()
+        await b.keeper.sweep()
+        await b.queue("another")
+        second = asyncio.create_task(a.keeper.sweep())
+        await asyncio.wait([second], timeout=0.1)
+        a.late.goes_on.set()
+        async with asyncio.timeout(leeway(2)):
+            await second
+        assert a.route("x") == ()
+
+    with_nodes(tmp_path, story)
 
 
 def test_a_delete_without_an_answer_has_deleted_the_exchange(

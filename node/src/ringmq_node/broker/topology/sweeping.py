@@ -145,8 +145,10 @@ class TopologyKeeper:
                 for first in range(0, len(keys), TOGETHER_MAX):
                     chunk = keys[first : first + TOGETHER_MAX]
                     # Without guards: they are dead for good.
-                    revision = await self._registry.commit([], [Delete(key) for key in chunk])
-                    await topology.wait_shown(revision or 0)
+                    await self._registry.commit([], [Delete(key) for key in chunk])
+                    # Not by the commit's revision: if another node was first, no change of the
+                    # topology has it.
+                    await topology.wait_unbound(end, chunk)
                 logger.info("%d bindings went with one of their ends", len(keys))
             topology.suspect_ends.discard(end)
         while topology.suspect_exchanges:

@@ -371,6 +371,11 @@ class Topology:
         while (known := self._exchanges.get(exchange.name)) and known.id == exchange.id:
             await self._changed.wait()
 
+    async def wait_unbound(self, end_id: str, keys: Sequence[str]) -> None:
+        """Returns when the watch has shown that these bindings of an end were removed."""
+        while not self.bindings_of(end_id).keys().isdisjoint(keys):
+            await self._changed.wait()
+
     async def look_up_exchanges(self, names: Sequence[str]) -> None:
         """Returns when this node has heard of those of them that exist. At most `OPERATIONS_MAX`
         names, by one call. Raises `BrokerError`."""
