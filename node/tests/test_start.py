@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import shutil
 import signal
 import threading
 import time
@@ -30,7 +31,7 @@ from ringmq_node.node import Node, make_node
 from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.running import run_node
 from ringmq_node.storage import QueueStore, Store
-from ringmq_node.storage.errors import failure_of
+from ringmq_node.storage.errors import DiskFullError, failure_of
 
 QUEUES = 8
 OPENING_S = 0.1
@@ -166,6 +167,31 @@ def test_a_node_whose_store_fails_while_it_starts_is_not_healthy(
                 health = cast(Any, HealthStub(channel))
                 answer = await health.Check(HealthCheckRequest())
             assert answer.status is HealthCheckResponse.NOT_SERVING
+        finally:
+            await node.stop()
+
+    run(main())
+
+
+@pytest.mark.logs("lost or replaced")
+@pytest.mark.logs("the store has failed, this node leaves its rings")
+def test_a_node_with_a_new_disk_that_is_full_stays_to_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And begins another life when there is room, as any node whose disk is full."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main() -> None:
+        node = await lone_node(tmp_path)
+        await node.stop()
+        shutil.rmtree(tmp_path / "data")
+        node = await lone_node(tmp_path)
+        try:
+            monkeypatch.setattr(node.store.disk, "sync_all", full)
+            await node.start()
+            assert isinstance(node.gate.failure, DiskFullError)
         finally:
             await node.stop()
 

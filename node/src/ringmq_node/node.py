@@ -387,7 +387,10 @@ class Node:
         """
         were_known = self.gate.is_open and not self.catalogue.unreadable
         if not self._disk.standing.is_trusted and were_known:
-            await self.store.sync_marks()
+            try:
+                await self.store.sync_marks()
+            except StoreError:
+                return  # The node has been told, and stays without its rings.
             await self._disk.record()
             self.hosting.trust_disk()
 
