@@ -32,6 +32,7 @@ from ringmq_gm import Group, MemberId
 from ringmq_gm.registry.base import AddressError, Registry
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.alarms import ClusterAlarms
+from ringmq_node.broker.belonging import keep_belonging
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.catalogue import QueueCatalogue
@@ -352,6 +353,8 @@ class Node:
         self.supervisor.spawn(self.broker.routing.run(), "routing")
         self.supervisor.spawn(self.hosting.set_asides.run(), "set aside")
         self.supervisor.spawn(self.cluster_alarms.watch(), "alarms")
+        belonging = keep_belonging(self.registry, self.settings, self.cluster)
+        self.supervisor.spawn(belonging, "belonging")
         self.supervisor.spawn(self.reconciling.watch_nodes(), "nodes")
         self.supervisor.spawn(self.reconciling.run(), "reconciler")
         await self._tell_health()

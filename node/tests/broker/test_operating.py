@@ -9,12 +9,12 @@ import pytest
 from loops import run
 from node.tests.broker.test_declaring import CountedCommits
 from node.tests.broker.test_deleting import with_node
-from node.tests.nodes import lone_node, replica_of
+from node.tests.nodes import lone_node, replica_of, running_nodes
 from waiting import until
 
 import ringmq
 from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, QueueRules, SyncMode
-from ringmq_gm.registry.base import KEY_BYTES_MAX, Delete, Put
+from ringmq_gm.registry.base import KEY_BYTES_MAX, Delete, Put, RegistryUnavailableError
 from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.cluster_settings import POLICIES, enrol, node_key, policy_key
 from ringmq_node.broker.operating import OPERATIONS
@@ -230,5 +230,28 @@ def test_a_node_that_was_forgotten_while_it_started_belongs_to_the_cluster(tmp_p
             await until(lambda: "a" in node.settings.nodes)
         finally:
             await node.stop()
+
+    run(main())
+
+
+def test_a_node_that_is_forgotten_while_it_is_cut_off_belongs_to_the_cluster_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> None:
+        raise RegistryUnavailableError("cut off")
+
+    async def main() -> None:
+        async with (
+            running_nodes(tmp_path, "ab", lease_s=0.5) as nodes,
+            ringmq.connect(nodes["a"].address) as client,
+        ):
+            a, b = nodes["a"], nodes["b"]
+            with monkeypatch.context() as cut:
+                cut.setattr(b.registry, "_write", away)
+                await until(lambda: "b" not in a.group.nodes())
+                await client.operator.forget("b")
+            await until(lambda: "b" in a.group.nodes())
+            await until(lambda: "b" in a.settings.nodes)
+            await client.operator.drain("b")
 
     run(main())
