@@ -349,6 +349,18 @@ def test_a_call_that_waits_for_a_connection_has_a_deadline() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_a_name_that_no_host_can_have_is_an_attempt_that_fails(host: str) -> None:
+    async def scenario() -> None:
+        channel = WireChannel(f"{host}:1")
+        with pytest.raises(RpcError, match="connecting to") as caught:
+            await channel.unary("/a/b", b"", timeout_s=5.0)
+        assert caught.value.status.code is Code.UNAVAILABLE
+        await channel.close()
+
+    run(scenario())
+
+
 def test_a_peer_that_never_speaks_is_given_up() -> None:
     async def scenario() -> None:
         # The kernel accepts, and nobody speaks.
