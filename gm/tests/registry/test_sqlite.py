@@ -41,6 +41,16 @@ def _registry(path: Path) -> SqliteRegistry:
     return SqliteRegistry(path, deadline_s=DEADLINE_S)
 
 
+def _write_something_else(path: Path, content: str) -> None:
+    path.parent.mkdir()
+    if content == "text":
+        path.write_bytes(b"This is not a database.\n" * 100)
+    else:
+        with sqlite3.connect(path) as raw:
+            raw.execute("CREATE TABLE mine (x)")
+        raw.close()
+
+
 def _exists(path: Path) -> bool:
     return path.exists()
 
@@ -134,6 +144,35 @@ def test_another_registry_in_its_place_is_refused(path: Path) -> None:
         with pytest.raises(RegistryUnavailableError, match="another file has taken its place"):
             await registry.get("k")
         await impostor.close()
+        await registry.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("content", ["text", "database"])
+def test_something_else_in_its_place_is_a_registry_that_is_away(path: Path, content: str) -> None:
+    """It was the registry, and may be put back: whoever uses it goes on without it meanwhile."""
+
+    async def scenario() -> None:
+        registry = _registry(path)
+        await registry.commit([], [Put("k", b"1")])
+        watch = registry.watch("k")
+        assert isinstance((await anext(watch))[0], Reset)
+        aside = path.parent.with_name("aside")
+        path.parent.rename(aside)
+        _write_something_else(path, content)
+        following = asyncio.ensure_future(anext(watch))
+        for _ in range(3):
+            with pytest.raises(RegistryUnavailableError):
+                await registry.get("k")
+            with pytest.raises(RegistryUnavailableError):
+                await registry.commit([], [Put("k", b"2")])
+        await asyncio.wait({following}, timeout=0.1)
+        assert not following.done()
+        shutil.rmtree(path.parent)
+        aside.rename(path.parent)
+        async with asyncio.timeout(leeway(10)):
+            assert isinstance((await following)[0], Reset)
         await registry.close()
 
     run(scenario())
@@ -286,13 +325,7 @@ def test_lease_from_before_a_reboot_has_run_out(path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["text", "database"])
 def test_file_that_is_something_else_is_refused_and_left_alone(path: Path, content: str) -> None:
-    path.parent.mkdir()
-    if content == "text":
-        path.write_bytes(b"This is not a database.\n" * 100)
-    else:
-        with sqlite3.connect(path) as raw:
-            raw.execute("CREATE TABLE mine (x)")
-        raw.close()
+    _write_something_else(path, content)
     before = path.read_bytes()
 
     async def scenario() -> None:

@@ -190,7 +190,7 @@ class FileConnection:
             check_same_thread=False,
         )
         try:
-            prepare(connection, self._identity.path)
+            self._prepare(connection)
             (identity,) = connection.execute("SELECT identity FROM meta").fetchone()
             self._identity.identity = self._identity.identity or identity
             if identity != self._identity.identity:
@@ -204,6 +204,15 @@ class FileConnection:
             raise
         return connection
 
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        try:
+            prepare(connection, self._identity.path)
+        except AddressError as error:
+            if self._identity.identity is None:
+                raise
+            # The URL was right once: it is the registry that isn't there, and may be put back.
+            raise RegistryUnavailableError(str(error)) from error
+
     def _check_file(self) -> None:
         """SQLite would go on with a deleted file, and this process would be alone with it."""
         if _file_number(self._identity.path) != self._file:
@@ -212,7 +221,7 @@ class FileConnection:
             )
 
     def _unavailable(self, error: sqlite3.Error) -> RegistryError:
-        if _code(error) == sqlite3.SQLITE_NOTADB:
+        if _code(error) == sqlite3.SQLITE_NOTADB and self._identity.identity is None:
             return AddressError(f"registry {self._identity.path}: {error}")
         return RegistryUnavailableError(f"registry {self._identity.path}: {error}")
 
