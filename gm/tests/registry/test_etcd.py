@@ -93,10 +93,43 @@ async def _entry_sometime(registry: Registry, key: str) -> KeyValue:
     return entry
 
 
+async def _enable_authentication(endpoint: str) -> None:
+    root = b"\x0a\x04root"
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        for method, request in (
+            ("RoleAdd", root),
+            ("UserAdd", root + b"\x12\x06secret"),
+            ("UserGrantRole", root + b"\x12\x04root"),
+            ("AuthEnable", b""),
+        ):
+            call = channel.unary_unary(f"/etcdserverpb.Auth/{method}")
+            await call(request, timeout=5)
+
+
 async def _compact(endpoint: str, revision: int) -> None:
     async with grpc.aio.insecure_channel(endpoint) as channel:
         request = rpc_pb2.CompactionRequest(revision=revision, physical=True)
         await rpc_pb2_grpc.KVStub(channel).Compact(request, timeout=5)
+
+
+def test_an_etcd_that_wants_a_password_is_away(etcd: EtcdCluster) -> None:
+    """Somebody has enabled its authentication: whoever uses it goes on without it."""
+
+    async def scenario() -> None:
+        registry = open_registry(etcd.url)
+        await registry.commit([], [Put("k", b"1")])
+        await _enable_authentication(etcd.endpoints[0])
+        with pytest.raises(RegistryUnavailableError, match="user name is empty"):
+            await registry.get("k")
+        with pytest.raises(RegistryUnavailableError, match="user name is empty"):
+            await registry.commit([], [Put("k", b"2")])
+        following = asyncio.ensure_future(anext(registry.watch("")))
+        await asyncio.wait({following}, timeout=2 * DEADLINE_S)
+        assert not following.done()
+        await registry.close()
+        await asyncio.gather(following, return_exceptions=True)
+
+    run(scenario())
 
 
 def test_killed_etcd_is_unavailable_within_the_deadline_and_works_again(etcd: EtcdCluster) -> None:

@@ -184,7 +184,7 @@ class EtcdClient:
         match error.code():
             case grpc.StatusCode.OUT_OF_RANGE:
                 return CompactedError(f"{self}: {details}")
-            case grpc.StatusCode.INVALID_ARGUMENT:
+            case grpc.StatusCode.INVALID_ARGUMENT if details != _NO_USER:
                 return LimitError(f"{self}: {details}")
             case grpc.StatusCode.NOT_FOUND:
                 return SessionLostError(f"{self}: {details}")
@@ -203,6 +203,9 @@ class EtcdClient:
             self._endpoints = [Endpoint(target) for target in self._targets]
         return self._endpoints
 
+
+# Its authentication was enabled. That is no fault of the call, and may be put right.
+_NO_USER = "etcdserver: user name is empty"
 
 # With these an endpoint answers only before it has proposed the transaction, or after it has
 # refused to apply it.
