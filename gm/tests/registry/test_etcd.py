@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc.aio
 import pytest
@@ -102,7 +102,7 @@ async def _enable_authentication(endpoint: str) -> None:
             ("UserGrantRole", root + b"\x12\x04root"),
             ("AuthEnable", b""),
         ):
-            call = channel.unary_unary(f"/etcdserverpb.Auth/{method}")
+            call: Any = channel.unary_unary(f"/etcdserverpb.Auth/{method}")
             await call(request, timeout=5)
 
 
@@ -110,6 +110,28 @@ async def _compact(endpoint: str, revision: int) -> None:
     async with grpc.aio.insecure_channel(endpoint) as channel:
         request = rpc_pb2.CompactionRequest(revision=revision, physical=True)
         await rpc_pb2_grpc.KVStub(channel).Compact(request, timeout=5)
+
+
+def test_a_key_that_is_no_text_is_passed_over(etcd: EtcdCluster) -> None:
+    """Nobody but another program writes one; it must not stop who reads the others."""
+
+    async def scenario() -> None:
+        registry = open_registry(etcd.url)
+        assert isinstance(registry, EtcdRegistry)
+        await registry.commit([], [Put("k/1", b"1")])
+        watch = registry.watch("k/")
+        await _until(watch, "k/1", b"1")
+        async with grpc.aio.insecure_channel(etcd.endpoints[0]) as channel:
+            odd = rpc_pb2.PutRequest(key=registry.prefix + b"k/\xff", value=b"x")
+            put: Any = channel.unary_unary("/etcdserverpb.KV/Put")
+            await put(odd.SerializeToString(), timeout=5)
+        await registry.commit([], [Put("k/2", b"2")])
+        seen = await _until(watch, "k/2", b"2")
+        assert [change.entry.key for change in seen if isinstance(change, Changed)] == ["k/2"]
+        assert [entry.key for entry in (await registry.list("k/")).entries] == ["k/1", "k/2"]
+        await registry.close()
+
+    run(scenario())
 
 
 def test_an_etcd_that_wants_a_password_is_away(etcd: EtcdCluster) -> None:

@@ -20,6 +20,7 @@ from ringmq_gm.registry.base import (
     AddressError,
     Changed,
     CommitUnknownError,
+    KeyValue,
     Put,
     RegistryUnavailableError,
     RegistryWentBackError,
@@ -173,6 +174,28 @@ def test_something_else_in_its_place_is_a_registry_that_is_away(path: Path, cont
         aside.rename(path.parent)
         async with asyncio.timeout(leeway(10)):
             assert isinstance((await following)[0], Reset)
+        await registry.close()
+
+    run(scenario())
+
+
+def test_a_key_that_is_no_text_is_passed_over(path: Path) -> None:
+    """Nobody but another program writes one; it must not stop who reads the others."""
+
+    async def scenario() -> None:
+        registry = _registry(path)
+        await registry.commit([], [Put("k/1", b"1")])
+        watch = registry.watch("k/")
+        assert isinstance((await anext(watch))[0], Reset)
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("INSERT INTO entries VALUES (?, 'x', 2, NULL)", (b"k/\xff",))
+            raw.execute("INSERT INTO changes VALUES (2, ?, 7)", (b"k/\xff",))
+            raw.execute("UPDATE meta SET revision = 2")
+        assert await registry.commit([], [Put("k/2", b"2")]) == 3
+        async with asyncio.timeout(leeway(10)):
+            (change,) = await anext(watch)
+        assert change == Changed(KeyValue("k/2", b"2", 3))
+        assert [entry.key for entry in (await registry.list("k/")).entries] == ["k/1", "k/2"]
         await registry.close()
 
     run(scenario())

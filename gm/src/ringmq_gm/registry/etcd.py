@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import TypeVar
 
 import grpc
@@ -54,6 +54,7 @@ from ringmq_gm.registry.limits import (
     check_read,
     check_ttl,
     key_bytes,
+    key_text,
     prefix_bytes,
     prefix_end,
 )
@@ -88,7 +89,7 @@ class EtcdRegistry:
 
     async def get(self, key: str) -> KeyValue | None:
         response = await self._range(rpc_pb2.RangeRequest(key=self.prefix + key_bytes(key)))
-        return self.entry(response.kvs[0]) if response.kvs else None
+        return next(iter(self._entries(response.kvs)), None)
 
     async def read(self, keys: Sequence[str]) -> Snapshot:
         # One transaction that only reads: it is linearizable, and may be asked again.
@@ -108,7 +109,7 @@ class EtcdRegistry:
         response = await self._client.ask(call)
         pairs = [pair for each in response.responses for pair in each.response_range.kvs]
         self._client.history.saw(pairs)
-        return Snapshot(tuple(map(self.entry, pairs)), response.header.revision)
+        return Snapshot(tuple(self._entries(pairs)), response.header.revision)
 
     async def list(self, prefix: str) -> Snapshot:
         return await self.snapshot(self.prefix + prefix_bytes(prefix))
@@ -220,17 +221,22 @@ class EtcdRegistry:
                     key=start, range_end=end, revision=revision, limit=PAGE_ENTRIES_MAX
                 )
             )
-            entries += map(self.entry, response.kvs)
+            entries += self._entries(response.kvs)
             revision = revision or response.header.revision
             if not response.more:
                 return Snapshot(tuple(entries), revision)
             start = response.kvs[-1].key + b"\0"
 
-    def entry(self, pair: kv_pb2.KeyValue) -> KeyValue:
-        return KeyValue(self.key(pair), pair.value, pair.mod_revision)
+    def _entries(self, pairs: Iterable[kv_pb2.KeyValue]) -> Sequence[KeyValue]:
+        return [
+            KeyValue(key, pair.value, pair.mod_revision)
+            for pair in pairs
+            if (key := self.key(pair)) is not None
+        ]
 
-    def key(self, pair: kv_pb2.KeyValue) -> str:
-        return pair.key[len(self.prefix) :].decode()
+    def key(self, pair: kv_pb2.KeyValue) -> str | None:
+        """Without the registry's prefix; None if it isn't text."""
+        return key_text(pair.key[len(self.prefix) :])
 
     def _operation(self, operation: Operation, lease: int) -> rpc_pb2.RequestOp:
         key = self.prefix + operation.key.encode()
@@ -380,13 +386,17 @@ class _Follower:
                 raise RegistryUnavailableError(f"{self._client}: watch cancelled: {why}")
             events += response.events
             if events and not response.fragment:
-                return list(map(self._change, events))
+                changes = map(self._change, events)
+                return [change for change in changes if change is not None]
 
-    def _change(self, event: kv_pb2.Event) -> Change:
+    def _change(self, event: kv_pb2.Event) -> Change | None:
+        """None if its key isn't text."""
+        pair = event.kv
+        key = self._registry.key(pair)
         if event.type == kv_pb2.Event.DELETE:
-            return Removed(self._registry.key(event.kv), event.kv.mod_revision)
-        self._client.history.saw_write(event.kv.key, event.kv.mod_revision)
-        return Changed(self._registry.entry(event.kv))
+            return None if key is None else Removed(key, pair.mod_revision)
+        self._client.history.saw_write(pair.key, pair.mod_revision)
+        return None if key is None else Changed(KeyValue(key, pair.value, pair.mod_revision))
 
     async def _response(self) -> rpc_pb2.WatchResponse:
         """The next response of any kind; makes sure that the endpoint is still there."""

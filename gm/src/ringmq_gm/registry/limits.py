@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -16,6 +17,8 @@ from ringmq_gm.registry.base import (
     Put,
     Session,
 )
+
+log = logging.getLogger(__name__)
 
 TTL_S_MIN = 0.1
 TTL_S_MAX = 24 * 3600.0
@@ -37,6 +40,19 @@ def prefix_bytes(prefix: str) -> bytes:
     if len(encoded) > KEY_BYTES_MAX:
         raise LimitError(f"key of {len(encoded)} bytes, at most {KEY_BYTES_MAX} are allowed")
     return encoded
+
+
+def key_text(key: bytes) -> str | None:
+    """The text of a key that was found; None if it isn't UTF-8.
+
+    Nobody here writes such a key, but whatever can write to the registry can. It is passed over: it
+    must not stop who reads the keys beside it.
+    """
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        log.warning("registry key %r is not UTF-8: passed over", key)
+        return None
 
 
 def prefix_end(prefix: bytes) -> bytes:

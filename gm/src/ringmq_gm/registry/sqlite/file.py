@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ringmq_gm.registry.base import (
     Change,
@@ -34,7 +34,7 @@ from ringmq_gm.registry.base import (
     SessionLostError,
     Snapshot,
 )
-from ringmq_gm.registry.limits import prefix_end
+from ringmq_gm.registry.limits import key_text, prefix_end
 from ringmq_gm.registry.sessions import clock
 from ringmq_gm.registry.sqlite.connection import FileConnection, FileIdentity, Gate
 
@@ -66,7 +66,7 @@ class RegistryFile:
             row = connection.execute(
                 "SELECT key, value, revision FROM entries WHERE key = ?", (key,)
             ).fetchone()
-            return None if row is None else _entry(row)
+            return None if row is None else _entries([row])[0]
 
         return self._connection.read_snapshot(job, deadline)
 
@@ -222,7 +222,7 @@ def _read(connection: sqlite3.Connection, keys: Sequence[bytes]) -> Snapshot:
     rows = connection.execute(
         f"SELECT key, value, revision FROM entries WHERE key IN ({places}) ORDER BY key", keys
     )
-    return Snapshot(tuple(map(_entry, rows)), revision)
+    return Snapshot(_entries(rows), revision)
 
 
 def _list(connection: sqlite3.Connection, prefix: bytes) -> Snapshot:
@@ -231,7 +231,7 @@ def _list(connection: sqlite3.Connection, prefix: bytes) -> Snapshot:
         "SELECT key, value, revision FROM entries WHERE key >= ? AND key < ? ORDER BY key",
         (prefix, prefix_end(prefix)),
     )
-    return Snapshot(tuple(map(_entry, rows)), revision)
+    return Snapshot(_entries(rows), revision)
 
 
 def _changes(connection: sqlite3.Connection, prefix: bytes, seen: int) -> Sequence[Change]:
@@ -243,10 +243,9 @@ def _changes(connection: sqlite3.Connection, prefix: bytes, seen: int) -> Sequen
         (seen, prefix, prefix_end(prefix)),
     )
     return [
-        Removed(key.decode(), revision)
-        if gone
-        else Changed(KeyValue(key.decode(), value, revision))
+        Removed(text, revision) if gone else Changed(KeyValue(text, value, revision))
         for key, value, revision, gone in rows
+        if (text := key_text(key)) is not None
     ]
 
 
@@ -276,6 +275,9 @@ def _lease_exists(connection: sqlite3.Connection, lease: int) -> bool:
     return connection.execute("SELECT 1 FROM leases WHERE id = ?", (lease,)).fetchone() is not None
 
 
-def _entry(row: tuple[bytes, bytes, int]) -> KeyValue:
-    key, value, revision = row
-    return KeyValue(key.decode(), value, revision)
+def _entries(rows: Iterable[tuple[bytes, bytes, int]]) -> tuple[KeyValue, ...]:
+    return tuple(
+        KeyValue(text, value, revision)
+        for key, value, revision in rows
+        if (text := key_text(key)) is not None
+    )
