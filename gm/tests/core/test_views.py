@@ -243,12 +243,25 @@ FIRST = first_view([A], 1).encode()
         (FIRST, b"[" * 100_000),
         (b'"epoch":1', b'"epoch":"1"'),
         (b'"epoch":1', b'"epoch":true'),
+        # No frame takes it: the link would break with it, and with it all other rings.
+        (b'"epoch":1', b'"epoch":18446744073709551616'),
+        (b'"incarnation":1', b'"incarnation":-1'),
         (b'"min_insync":1', b'"min_insync":0'),
         (b'"synced":true', b'"synced":1'),
         (b'"incarnation":1', b'"incarnation":null'),
         (b'"node":"a"', b'"node":7'),
     ],
-    ids=["nested", "text", "bool", "no quorum", "no bool", "no number", "no name"],
+    ids=[
+        "nested",
+        "text",
+        "bool",
+        "large",
+        "negative",
+        "no quorum",
+        "no bool",
+        "no number",
+        "no name",
+    ],
 )
 def test_a_view_of_other_types_is_refused(good: bytes, bad: bytes) -> None:
     assert good in FIRST

@@ -51,6 +51,8 @@ from typing import Any, Self, TypeVar
 # one: the newest.
 LOSSES_MAX = 16
 BEGUN_MAX = 16
+# Of epochs, incarnations and all else that is counted: frames have 64 bits for them.
+NUMBER_MAX = 2**63 - 1
 
 
 class ViewError(ValueError):
@@ -336,6 +338,8 @@ def _checked(value: object, kind: type[T]) -> T:
     # Not `isinstance`: for Python a bool is an int.
     if type(value) is not kind:
         raise ViewError(f"{value!r} is no {kind.__name__}")
+    if type(value) is int and not 0 <= value <= NUMBER_MAX:
+        raise ViewError(f"{value} is not within 0 to {NUMBER_MAX}")
     return value
 
 
