@@ -215,6 +215,8 @@ def test_a_policy_is_read_as_written_and_nothing_else_is() -> None:
         assert Policy.from_json(whole.to_json()) == whole
     often = {**policy().to_json(), "definition": {"sync_mode": "often"}}
     unknown = {**policy().to_json(), "definition": {"min_insync": 1, "mirrrors": None}}
-    for value in (None, 1, {}, often, unknown, TEXT):
+    odd = {**policy().to_json(), "is_operator": "yes"}
+    numbered = {**policy().to_json(), "definition": {"mirrors": {"count": 1, "nodes": ["a", 1]}}}
+    for value in (None, 1, {}, often, unknown, TEXT, odd, numbered):
         with pytest.raises(PolicyError):
             Policy.from_json(value)

@@ -147,7 +147,7 @@ class ClusterSettings:
                 self.nodes[node] = NodeStanding.decode(entry.value)
             else:
                 self._policies[entry.key] = Policy.from_json(json.loads(entry.value))
-        except (PolicyError, ValueError, KeyError, TypeError) as error:
+        except (PolicyError, ValueError, KeyError, TypeError, RecursionError) as error:
             logger.error("the registry's %s can't be read, and says nothing: %r", entry.key, error)
 
     def _forget(self, key: str) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from ringmq_node.model.names import (
     DEFAULT_VHOST,
@@ -39,6 +39,8 @@ from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode, QueueRecord
 from ringmq_node.model.rules import NO_RULES, QueueRules, check_offered, merged
 from ringmq_node.model.settings import SyncMode, SyncSettings
+
+T = TypeVar("T")
 
 # Replicas of a queue of which neither a declaration nor a policy says how many.
 REPLICAS_DEFAULT = 3
@@ -179,11 +181,17 @@ class Policy:
                 value["pattern"],
                 value["priority"],
                 _definition(value["definition"]),
-                value["is_operator"],
+                _checked(value["is_operator"], bool),
                 value["vhost"],
             )
         except (KeyError, TypeError, ValueError, AttributeError, BrokerError) as error:
             raise PolicyError(f"not a policy: {error!r}") from error
+
+
+def _checked(value: Any, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise PolicyError(f"{value!r} is no {kind.__name__}")
+    return value
 
 
 def _definition(value: dict[str, Any]) -> PolicyDefinition:
@@ -193,7 +201,8 @@ def _definition(value: dict[str, Any]) -> PolicyDefinition:
     mirrors = value.get("mirrors")
     if mirrors is not None:
         nodes = mirrors["nodes"]
-        mirrors = Mirrors(mirrors["count"], None if nodes is None else tuple(nodes))
+        named = None if nodes is None else tuple(_checked(node, str) for node in nodes)
+        mirrors = Mirrors(mirrors["count"], named)
     sync_mode, locator = value.get("sync_mode"), value.get("master_locator")
     forced, mode = value.get("forced_promotion"), value.get("mode")
     return PolicyDefinition(
