@@ -27,6 +27,7 @@ from ringmq_wire import (
     frames,
 )
 from ringmq_wire.backoff import Backoff
+from ringmq_wire.channel import ASKED_ANEW_AFTER_S
 from ringmq_wire.connection import EVENTS_AT_ONCE, Connection
 from ringmq_wire.tcp import TCP_CORK, UNSENT_BYTES_MAX
 from ringmq_wire.transport import WireProtocol
@@ -69,6 +70,56 @@ def test_a_call_says_when_its_connection_is_given_up(monkeypatch: pytest.MonkeyP
             call.cancel()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("error", [TimeoutError(110, "timed out"), ConnectionResetError(), None])
+def test_a_call_knows_whether_its_connection_timed_out(error: OSError | None) -> None:
+    """Real cuts: `cluster-tests/processes/test_flapping_link.py`."""
+
+    class Watching(CallHandler):
+        def ended(self, status: RpcStatus) -> None:
+            # In time for who handles the end.
+            found.extend(call.timed_out for call in calls)
+
+    calls: list[WireCall] = []
+    found: list[bool] = []
+
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            calls.append(await channel.open("/test.Wire/EchoStream", Watching()))
+            [connection] = channel._connections
+            connection.abandon()
+            connection.connection_lost(error)
+            assert found == [isinstance(error, TimeoutError)]
+
+    run(scenario())
+
+
+def test_a_connection_whose_first_packets_are_lost_is_asked_for_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the kernel does that, after a second."""
+    asked = 0
+    reaches = WireChannel._connected_once
+
+    async def reaches_the_third_time(self: WireChannel) -> WireProtocol:
+        nonlocal asked
+        asked += 1
+        if asked <= len(ASKED_ANEW_AFTER_S):
+            await asyncio.get_running_loop().create_future()
+        return await reaches(self)
+
+    monkeypatch.setattr(WireChannel, "_connected_once", reaches_the_third_time)
+
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            call = await channel.stream("/test.Wire/EchoStream", timeout_s=10)
+            await call.write(b"x")
+            assert await call.read() == b"x"
+            call.cancel()
+
+    run(scenario())
+    assert asked == len(ASKED_ANEW_AFTER_S) + 1
 
 
 def tcp_option(protocol: WireProtocol, option: int) -> int:

@@ -50,6 +50,11 @@ class GroupOptions:
         return self.payload_bytes_max + 2 * 1024 * 1024
 
     @property
+    def unacknowledged_s(self) -> float:
+        """A connection is given up once nothing was acknowledged for so long; see `links.link`."""
+        return self.ring_timeout_s / 2
+
+    @property
     def heartbeat_s(self) -> float:
         """Silence on a link is never longer than this, while its process runs."""
         return self.ring_timeout_s / 4

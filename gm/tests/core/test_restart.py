@@ -25,6 +25,7 @@ from ringmq_gm.core.frames import (
 )
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import BegunAgain, MemberId, View
 
 
@@ -149,6 +150,36 @@ def test_eligible_lives_go_on_without_the_last_member_if_they_cannot_reach_it() 
     member.step(LinkDown("c"), now=0)
     answer(member, B, LogEnd(1, 9), epoch=2)
     assert member.step(Tick(), now=LATER) == [Propose(2, view(3, A, B))]
+
+
+def test_who_is_cut_off_with_its_lease_is_not_waited_for() -> None:
+    """It runs, so it isn't on its way here, and all publishers would wait with these two."""
+    member = outside(A, view(2, C, eligible=(A, B)))
+    member.step(LinkDown("c"), now=0)
+    member.step(LeasesLearned(frozenset({A, B, C})), now=0)
+    assert answer(member, B, LogEnd(1, 9), epoch=2) == []
+    # Until then b could have joined c, if its link to c is up.
+    soon = Timing().probe_s
+    assert soon < Timing().restart_grace_s
+    assert member.step(Tick(), now=soon) == [Propose(2, view(3, A, B))]
+
+
+def test_who_may_be_on_its_way_is_waited_for() -> None:
+    """Without a lease, or as a new life: its node is being started. And where one log isn't enough,
+    however long it takes."""
+    last = view(2, C, eligible=(A, B))
+    for alive in ({A, B}, {A, B, C2}):
+        member = outside(A, last)
+        member.step(LinkDown("c"), now=0)
+        member.step(LeasesLearned(frozenset(alive)), now=0)
+        assert answer(member, B, LogEnd(1, 9), epoch=2) == []
+        assert member.step(Tick(), now=Timing().probe_s) == []
+        assert member.step(Tick(), now=LATER) == [Propose(2, view(3, A, B))]
+    member = outside(A, last)
+    member.step(LinkDown("c"), now=0)
+    member.step(LeasesLearned(frozenset({A, B, C})), now=0)
+    assert answer(member, B, LogEnd(), epoch=2, is_whole=False) == []
+    assert member.step(Tick(), now=LATER) == []
 
 
 def test_a_view_with_a_quorum_is_not_begun_again_while_a_member_holds_its_lease() -> None:

@@ -82,6 +82,22 @@ def test_a_broken_link_whose_redial_hangs_is_down_soon() -> None:
     assert tick_when_due(watch) == (1.0 + REDIAL_S, [Down("b")])
 
 
+def test_a_link_whose_connection_brought_nothing_has_the_other_half_of_the_time_out() -> None:
+    watch = up()
+    tick_until(watch, 1.0)
+    watch.broke("b", 1.0, given_up=True)
+    assert tick_when_due(watch) == (1.0 + TIMEOUT_S / 2, [Down("b")])
+
+
+def test_a_link_whose_connection_brought_nothing_is_mended_in_time() -> None:
+    watch = up()
+    tick_until(watch, 1.0)
+    watch.broke("b", 1.0, given_up=True)
+    assert tick_until(watch, 1.9) == []
+    assert watch.opened("b", 1.9) == [Up("b")]
+    assert tick_until(watch, 3.0) == []
+
+
 def test_a_node_that_was_never_reached_is_down_when_its_dial_fails_or_hangs() -> None:
     assert detector().dial_failed("b") == [Down("b")]
     assert tick_when_due(detector()) == (TIMEOUT_S, [Down("b")])

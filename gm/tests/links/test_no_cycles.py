@@ -73,7 +73,7 @@ class Owner:
     def link_opened(self, node: str) -> None:
         self.opened += 1
 
-    def link_broke(self, node: str) -> None:
+    def link_broke(self, node: str, *, given_up: bool) -> None:
         self.broken += 1
 
     def dial_failed(self, node: str) -> None:

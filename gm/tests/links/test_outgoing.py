@@ -130,7 +130,7 @@ def test_a_connection_that_brings_nothing_has_the_ring_time_out() -> None:
     """What it is for: `cluster-tests/processes/test_flapping_link.py`."""
 
     async def main() -> None:
-        assert Stream().given_up_after_s == OPTIONS.ring_timeout_s
+        assert Stream().given_up_after_s == OPTIONS.ring_timeout_s / 2
 
     run(main())
 

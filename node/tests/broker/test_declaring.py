@@ -185,7 +185,7 @@ def test_a_batch_whose_answer_was_lost_is_read_again(
     with_node(tmp_path, work)
 
 
-def test_a_declare_that_was_given_up_does_not_stop_the_others(
+def test_a_declare_that_timed_out_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(node: Node, client: ringmq.Client) -> None:

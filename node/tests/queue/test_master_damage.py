@@ -149,7 +149,7 @@ def test_take_and_peek_stop_at_the_damage(first: int) -> None:
     scene.check()
 
 
-def test_removed_while_it_was_given_up() -> None:
+def test_removed_while_it_timed_out() -> None:
     scene = DamagedScene()
     scene.publish(2)
     scene.all_safe()

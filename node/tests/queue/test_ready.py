@@ -72,7 +72,7 @@ def test_a_damaged_message_whose_body_turns_up_is_ready_again() -> None:
     assert scene.take(3) == [0, 1, 2]
 
 
-def test_a_message_that_was_given_up_while_a_consumer_had_it_comes_back_as_damaged() -> None:
+def test_a_message_that_timed_out_while_a_consumer_had_it_comes_back_as_damaged() -> None:
     """Nobody repairs it any more: as a ready one it would hold the queue for ever."""
     scene = Scene(1, 1)
     assert scene.take(1) == [0]

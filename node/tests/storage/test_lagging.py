@@ -224,7 +224,7 @@ def test_a_deleted_queue_gets_nothing_more() -> None:
     }
 
 
-def test_a_queue_that_was_given_up_gets_its_bytes() -> None:
+def test_a_queue_that_timed_out_gets_its_bytes() -> None:
     """Its files stay for the next start, which has no log after a clean stop."""
     disk = SimulatedDisk()
     store = open_store(disk, LATE)
@@ -245,7 +245,7 @@ async def rounds_of(store: Store, names: tuple[str, ...]) -> None:
     await store.sync()
 
 
-def test_a_queue_that_was_given_up_and_deleted_gets_nothing() -> None:
+def test_a_queue_that_timed_out_and_deleted_gets_nothing() -> None:
     disk = SimulatedDisk()
     store = open_store(disk, LATE)
     folders: list[Path] = []

@@ -16,6 +16,7 @@ import asyncio
 import random
 import ssl
 from collections import deque
+from contextlib import suppress
 
 from ringmq_wire.backoff import Backoff
 from ringmq_wire.codes import Code, Metadata, RpcStatus
@@ -27,6 +28,10 @@ from ringmq_wire.streaming import CallStream, OneAnswer
 from ringmq_wire.transport import WireCall, WireProtocol
 
 CONNECT_TIMEOUT_S = 20.0
+# How long a connection is waited for before it is asked for anew; then without a limit of its own.
+# The kernel asks again after 1, 3 and 7 s: late, where packets are lost for moments. The answer
+# comes from the peer's kernel, so a busy process isn't asked more often.
+ASKED_ANEW_AFTER_S = (0.25, 0.5)
 BACKOFF_FIRST_S = 0.1
 BACKOFF_LONGEST_S = 5.0
 # Calls that wait for a connection or for their turn.
@@ -218,18 +223,7 @@ class WireChannel:
 
     async def _attempt(self) -> WireProtocol:
         loop = asyncio.get_running_loop()
-        connection = WireProtocol(self._options, client=True, changed=self._changed)
-        try:
-            await loop.create_connection(
-                lambda: connection,
-                self._host,
-                self._port,
-                ssl=self._tls,
-                server_hostname=self._host if self._tls is not None else None,
-            )
-        except BaseException:
-            connection.given_up()
-            raise
+        connection = await self._connected()
         self._connections.add(connection)
         connection.lost.add_done_callback(lambda _: self._connections.discard(connection))
         while not connection.ready:
@@ -241,6 +235,30 @@ class WireChannel:
             except asyncio.CancelledError:
                 connection.abort("not ready in time")
                 raise
+        return connection
+
+    async def _connected(self) -> WireProtocol:
+        if self._tls is None:
+            for patience_s in ASKED_ANEW_AFTER_S:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(patience_s):
+                        return await self._connected_once()
+        # With TLS the peer's process answers, too.
+        return await self._connected_once()
+
+    async def _connected_once(self) -> WireProtocol:
+        connection = WireProtocol(self._options, client=True, changed=self._changed)
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                self._host,
+                self._port,
+                ssl=self._tls,
+                server_hostname=self._host if self._tls is not None else None,
+            )
+        except BaseException:
+            connection.given_up()
+            raise
         return connection
 
     _change: asyncio.Future[None] | None = None

@@ -93,9 +93,14 @@ class WireCall:
 
     def give_up_after(self, unacknowledged_s: float) -> None:
         """The call's connection is lost once the other end's kernel has acknowledged nothing for so
-        long, though something was sent. Without it a connection through a network that comes and
-        goes may bring nothing for minutes: TCP waits twice as long each time it sends again."""
+        long. Else it may bring nothing for minutes where the network comes and goes: TCP waits
+        twice as long each time it sends again."""
         self._link.give_up_after(unacknowledged_s)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether its connection was lost because nothing was acknowledged any more."""
+        return self._link.timed_out
 
     def time_remaining(self) -> float | None:
         """Seconds to the deadline; None without one."""
@@ -133,8 +138,7 @@ class WireCall:
         return max(0, min(link.taken_at_once(), stream.send_window, link.core.outflow.window))
 
     def cork(self, on: bool) -> None:
-        """While it is on, the kernel sends full segments only: for messages of one turn. It takes
-        each of them as before."""
+        """While it is on, the kernel sends full segments only: for messages of one turn."""
         self._link.cork(on)
 
     def respond(self, metadata: Metadata = ()) -> None:
@@ -206,6 +210,7 @@ class WireProtocol(asyncio.Protocol):
         self.core = Connection(client=client, options=options, now=self.now(), shared=shared)
         self.ready = False
         self.closed = False
+        self.timed_out = False
         # Why it drains or is closed.
         self.reason = ""
         self._transport: asyncio.Transport | None = None
@@ -344,6 +349,7 @@ class WireProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         while self.core.has_more:  # It came before the loss, so it counts.
             self._handle(self.core.receive(b"", self.now()))
+        self.timed_out = isinstance(exc, TimeoutError)
         reason = f"the connection was lost: {exc}" if exc is not None else "the peer closed it"
         self._handle(self.core.eof(reason, self.now()))
         if self._timer is not None:
@@ -352,8 +358,7 @@ class WireProtocol(asyncio.Protocol):
         if self.tcp is not None:
             self.tcp.close()
         self._transport = self.tcp = None
-        # Its calls refer to this connection.
-        self.held.clear()
+        self.held.clear()  # Its calls refer to this connection.
         if not self.lost.done():
             self.lost.set_result(None)
 

@@ -26,15 +26,6 @@ A node is dead to a member if the link to it is down, or if a later life of it h
 a link, in a frame or in the registry. A joiner trusts its own links less, as it may sit behind a
 broken one: it counts only earlier lives, and members that don't answer and whose lease has run out.
 
-Beginning again. When no synchronised member of the view is left that could go on, the ring is
-begun again from the logs of the candidates (`View.candidates`). That is so when each of them is
-an earlier life or has lost its lease; in a view without a quorum it is enough that this member
-can't reach them, because they confirm nothing:
-
-1. a and b lose their leases while c is cut from them, 2. c makes itself the whole view, which is
-too small to confirm anything, 3. a and b have the registry again, and can't reach c. They hold
-everything that was confirmed, are enough, and go on without c.
-
 How long an answer is waited for. Of a node that dies in ten thousand rings, all of them probe at
 once, and answers take seconds for no other reason than that. A probe that gave up, and asked again
 from the start, would only add to what the others have to read: 97 of 100 probes came to nothing
@@ -43,22 +34,13 @@ after the time, until the next view; and each time that answers are missing the 
 the time, up to `probe_s_max`, until a link or a lease changes. (Not for beginning again: an older
 answer may tell of a log that was cut since.)
 
-A member outside the ring asks all other candidates. If a synchronised member of the view answers,
-this one joins it instead. Else it waits for all of them, at most `restart_grace_s`, and the one
-with the longest whole log among those heard proposes, if enough were heard
-(`View.may_begin_again`). An answer counts only if its sender knows the same view: it is outside,
-as this member is, and its log can't grow before the next view. A life that still believes an older
-view could take ops after its answer, and would bring them into the new ring:
-
-1. b, which doesn't know that it is out, answers that its log ends at 10, 2. b takes op 11 from the
-master of the older view, 3. a begins the ring again with b as its equal, and numbers another op 11.
-
-Beginning with a loss that an operator has accepted: see `losses`.
+A member outside a ring in which nobody is left that could go on begins it again: see `restarts`.
+With a loss that an operator has accepted: see `losses`.
 """
 
 from __future__ import annotations
 
-from ringmq_gm.core import losses
+from ringmq_gm.core import losses, restarts
 from ringmq_gm.core.chance import Chance
 from ringmq_gm.core.events import (
     Effect,
@@ -220,7 +202,7 @@ class ViewChanger:
         """An operator wants the ring begun again from this member's log, which may lack ops."""
         if self._stage is PROPOSING or self._accepted is not None:
             return [LossEnded(LossOutcome.BUSY)]
-        if not self._all_gone(view):
+        if not restarts.all_gone(view, self.lives):
             return [LossEnded(LossOutcome.MEMBERS_LIVE)]
         self._accepted = asked
         targets = tuple({m.node: None for m in view.candidates if m.node != self._me.node})
@@ -268,19 +250,6 @@ class ViewChanger:
 
     def _dead_of(self, view: View) -> set[MemberId]:
         return {m for m in view.ids if self.lives.is_dead(m)}
-
-    def _none_can_go_on(self, view: View) -> bool:
-        """Whether this node is a candidate, and no synchronised member is known to be there."""
-        return self._me.node in {m.node for m in view.candidates} and self._all_gone(view)
-
-    def _all_gone(self, view: View) -> bool:
-        """Whether no synchronised member could go on, for all that is known here."""
-        lives = self.lives
-        return all(
-            # A view with a quorum may be confirming ops where this member can't see it.
-            lives.is_lapsed(m) or (m.node in lives.down and not view.has_quorum)
-            for m in view.synced
-        )
 
     def _probe(
         self, purpose: Purpose, targets: tuple[str, ...], view: View, log: Log, now: float
@@ -350,7 +319,12 @@ class ViewChanger:
         if sender.node in probe.targets:
             end = LogEnd(frame.log_epoch, frame.log_number)
             probe.replies[sender.node] = (sender, Log(end, frame.log_is_whole))
-        return self._conclude(probe, view, log, now) if probe.is_answered else []
+        if probe.is_answered:
+            return self._conclude(probe, view, log, now)
+        logs = probe.logs(self._me, log)
+        if probe.purpose is Purpose.RESTART and restarts.are_enough(view, logs, self.lives):
+            probe.deadline = min(probe.deadline, now + self._timing.probe_s)
+        return []
 
     def pinged(self, sender: MemberId, frame: Ping, view: View) -> list[Effect]:
         """Asks a candidate again that knows this view by now. Its first answer may not have
@@ -444,43 +418,23 @@ class ViewChanger:
             return None
         return proposal
 
+    def _none_can_go_on(self, view: View) -> bool:
+        return restarts.none_can_go_on(view, self._me, self.lives)
+
     def _restarted(self, probe: Probing, view: View, log: Log) -> View | None:
-        """The ring begun again from the longest log; None unless that is this member's.
-
-        No synchronised member of the view has answered: it might take ops between its answer and
-        the new view, and would bring them in. It may be there all the same, cut off. If the view
-        has a quorum, its lease has run out. If not, it has confirmed nothing, and joins again.
-        """
-        logs = {self._me: log, **dict(probe.replies.values())}
-        if not self._none_can_go_on(view) or not view.may_begin_again(self._heard(logs, view)):
+        if not self._none_can_go_on(view):
             return None
-        order = [member_id.node for member_id in view.candidates]
-        whole = {m: found.end for m, found in logs.items() if found.is_whole}
-        best = max(whole, key=lambda m: (whole[m], -order.index(m.node)))
-        if best != self._me:
-            return None
-        equals = [m for m in whole if whole[m] == log.end]
-        ordered = sorted(equals, key=lambda m: order.index(m.node))
-        return view.restarted(self._me, ordered, (log.end.epoch, log.end.number))
-
-    def _heard(self, logs: dict[MemberId, Log], view: View) -> dict[str, bool]:
-        """Which candidates are accounted for, and whether their logs are whole.
-
-        A node that was forgotten counts like one that has answered that its disk is lost. If it
-        answers all the same, its answer counts.
-        """
-        lost = {m.node: False for m in view.candidates if self.lives.is_forgotten(m.node)}
-        return lost | {member_id.node: found.is_whole for member_id, found in logs.items()}
+        return restarts.begun_again(view, self._me, probe.logs(self._me, log), self.lives)
 
     def _conclude_loss(self, probe: Probing, view: View, log: Log, now: float) -> list[Effect]:
         """Carries out the operator's decision, unless nothing or less need be lost."""
         asked = self._accepted
         assert asked is not None
-        logs = {self._me: log, **dict(probe.replies.values())}
+        logs = probe.logs(self._me, log)
         refusal: LossOutcome | None
-        if not self._all_gone(view):
+        if not restarts.all_gone(view, self.lives):
             refusal = LossOutcome.MEMBERS_LIVE
-        elif view.may_begin_again(self._heard(logs, view)):
+        elif view.may_begin_again(restarts.heard(view, logs, self.lives)):
             refusal = LossOutcome.NOT_NEEDED
         else:
             refusal = losses.refusal(asked, view, self._me, logs)

@@ -84,5 +84,10 @@ class Lives:
         # started would otherwise take the whole ring for dead.
         return self.leased is not None and member_id not in self.leased
 
+    def is_cut_off(self, member_id: MemberId) -> bool:
+        """Whether this life runs, for all that is known, and can't be reached."""
+        has_lease = self.leased is not None and member_id in self.leased
+        return member_id.node in self.down and has_lease and not self.is_over(member_id)
+
     def lapsed_of(self, view: View) -> set[MemberId]:
         return {member_id for member_id in view.ids if self.is_lapsed(member_id)}

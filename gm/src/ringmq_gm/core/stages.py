@@ -53,6 +53,10 @@ class Probing:
         """Whether another change, for a member that turns out to be dead, comes first."""
         return self.is_patient or self.purpose is Purpose.STALLED
 
+    def logs(self, me: MemberId, mine: Log) -> dict[MemberId, Log]:
+        """Of those who have answered, and of this member."""
+        return {me: mine, **dict(self.replies.values())}
+
     @property
     def is_answered(self) -> bool:
         return len(self.replies) >= len(self.targets)

@@ -129,7 +129,7 @@ class _IncomingSession(CallHandler):
         self._links = links
         self._owner = owner
         self._frame_bytes_max = options.frame_bytes_max
-        self._ring_timeout_s = options.ring_timeout_s
+        self._unacknowledged_s = options.unacknowledged_s
         self._loop = asyncio.get_running_loop()
         # None until the opening has come.
         self._sender: MemberId | None = None
@@ -221,7 +221,7 @@ class _IncomingSession(CallHandler):
             return
         self._sender = opening.sender
         # For what goes back here: without credit and heartbeats the other end may not send, either.
-        self._call.give_up_after(self._ring_timeout_s)
+        self._call.give_up_after(self._unacknowledged_s)
         self._credit_step = max(1, opening.window_bytes // 4)
         self._owner.saw(opening.sender)
         self._call.send((wire.answer_message(self._owner.me),))

@@ -186,8 +186,8 @@ class LinkKeeper:
     def link_opened(self, node: str) -> None:
         self._found(self._detector.opened(node, self.now()))
 
-    def link_broke(self, node: str) -> None:
-        self._detector.broke(node, self.now())
+    def link_broke(self, node: str, *, given_up: bool) -> None:
+        self._detector.broke(node, self.now(), given_up=given_up)
         self._found([])
 
     def dial_failed(self, node: str) -> None:

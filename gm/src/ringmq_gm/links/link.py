@@ -26,7 +26,10 @@ them, 3. the other connection has lost nothing and brings heartbeats, so neither
 4. no op of the ring gets through.
 
 So a connection is lost (`WireCall.give_up_after`) once what one end has sent was not acknowledged
-for the ring time-out, and is dialled anew. The kernels judge that: a busy process acknowledges too.
+for half the ring time-out, and is dialled anew. The kernels judge that: a busy process acknowledges
+too. Half of it, because several connections of a ring may come to a standstill one behind the
+other. The dial may take the other half before the node is down: there was no sign that it isn't
+there.
 
 Frames are taken in the turn of the event loop that has read them. Those that they produce, on any
 ring, go out together in the next turn, as far as the stream takes them.
@@ -74,7 +77,9 @@ class LinkOwner(Protocol):
 
     def link_opened(self, node: str) -> None: ...
 
-    def link_broke(self, node: str) -> None: ...
+    def link_broke(self, node: str, *, given_up: bool) -> None:
+        """`given_up`: its connection brought nothing for `GroupOptions.unacknowledged_s`."""
+        ...
 
     def dial_failed(self, node: str) -> None: ...
 

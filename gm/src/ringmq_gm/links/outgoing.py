@@ -128,12 +128,13 @@ class OutgoingLink:
             self._kept.clear()
             try:
                 reason = await session.run()
+                given_up = session.timed_out
             finally:
                 # Nor by its name here: the next one may be a long time coming.
                 self._session = None
                 del session
             log.info("link to %s: %s", self.node, reason)
-            self._owner.link_broke(self.node)
+            self._owner.link_broke(self.node, given_up=given_up)
 
     def _dial_failed(self, state: RetryCallState) -> None:
         assert state.outcome is not None
@@ -230,7 +231,7 @@ class _OutgoingSession(CallHandler):
         self._call = call
         # Heartbeats don't show a connection that brings nothing: those that the other node sends
         # come on its own connection too, which may be well. See link.py.
-        call.give_up_after(self._options.ring_timeout_s)
+        call.give_up_after(self._options.unacknowledged_s)
 
     async def shake_hands(self, opening: bytes) -> bytes:
         """Returns the other end's answer; raises `LinkError` or `RpcError` if there is none."""
@@ -256,6 +257,11 @@ class _OutgoingSession(CallHandler):
             self._beat_due = True
             self._pump_soon()
         self._wrote = False
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether its connection brought nothing any more."""
+        return self._call is not None and self._call.timed_out
 
     def stalled(self, now: float) -> bool:
         if not self.outbox.has_bodies or now < self._progress_at + self._options.slow_timeout_s:
