@@ -226,15 +226,16 @@ class WireChannel:
         connection = await self._connected()
         self._connections.add(connection)
         connection.lost.add_done_callback(lambda _: self._connections.discard(connection))
-        while not connection.ready:
-            if connection.closed:
-                raise RpcError(RpcStatus(Code.UNAVAILABLE, connection.reason))
+        while not connection.ready and not connection.closed:
             self._change = loop.create_future()
             try:
                 await self._change
             except asyncio.CancelledError:
                 connection.abort("not ready in time")
                 raise
+        if connection.closed or connection.core.calls.draining:
+            # Perhaps with the word that made it ready, and `_changed` doesn't know this one yet.
+            raise RpcError(RpcStatus(Code.UNAVAILABLE, connection.reason))
         return connection
 
     async def _connected(self) -> WireProtocol:

@@ -1,0 +1,61 @@
+"""A client's channel whose connections come about in odd ways, or don't: no call waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from loops import LOOPS, LoopFactory, run
+from waiting import leeway, until
+from wireserver import HOST, connected
+
+from ringmq_wire import Code, RpcError, WireChannel, WireOptions, frames
+from ringmq_wire.codes import ErrorCode
+
+SETTINGS = frames.settings([])
+Answer = Callable[[int, asyncio.StreamWriter], None]
+
+
+@asynccontextmanager
+async def answering(answer: Answer) -> AsyncIterator[str]:
+    """A port that calls `answer` with the number of each connection, counted from 1."""
+    made: list[asyncio.StreamWriter] = []
+
+    async def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.append(writer)
+        answer(len(made), writer)
+
+    server = await asyncio.start_server(accepted, HOST, 0)
+    try:
+        yield f"{HOST}:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in made:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_a_server_that_goes_away_with_its_first_word_is_dialled_again(loop: LoopFactory) -> None:
+    """As a server does that is asked to stop while it accepts. Its connection was taken for one
+    that could be used, and nobody dialled another: all calls waited for ever."""
+
+    async def scenario() -> None:
+        numbers: list[int] = []
+
+        def answer(number: int, writer: asyncio.StreamWriter) -> None:
+            numbers.append(number)
+            writer.write(SETTINGS + frames.goaway(0, ErrorCode.NO_ERROR, "the server shuts down"))
+
+        async with answering(answer) as address:
+            channel = WireChannel(address)
+            for _ in range(2):
+                with pytest.raises(RpcError) as caught:
+                    await channel.unary("/x/Y", b"", timeout_s=leeway(2))
+                assert caught.value.status.code is Code.UNAVAILABLE
+                assert caught.value.status.unprocessed
+            await until(lambda: len(numbers) >= 1)
+            await channel.close()
+
+    run(scenario(), on=loop)
