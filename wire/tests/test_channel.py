@@ -59,3 +59,36 @@ def test_a_server_that_goes_away_with_its_first_word_is_dialled_again(loop: Loop
             await channel.close()
 
     run(scenario(), on=loop)
+
+
+def test_a_call_that_is_promised_a_connection_hears_that_the_channel_is_closed() -> None:
+    async def scenario() -> None:
+        async with connected(WireOptions(streams_max=1)) as (_, channel):
+            first = await channel.stream("/test.Wire/EchoStream")
+            waiting = asyncio.create_task(channel.unary("/test.Wire/Echo", b""))
+            await until(lambda: bool(channel._waiting))
+            # It begins in the next turn, before the call whose turn has come.
+            closing = asyncio.create_task(channel.close())
+            first.cancel()
+            await asyncio.wait([waiting], timeout=leeway(2))
+            assert waiting.done()
+            with pytest.raises(RpcError) as caught:
+                await waiting
+            assert caught.value.status.unprocessed
+            await closing
+
+    run(scenario())
+
+
+def test_a_cancelled_call_makes_room_for_one_that_waits() -> None:
+    async def scenario() -> None:
+        async with connected(WireOptions(streams_max=1)) as (_, channel):
+            first = await channel.stream("/test.Wire/EchoStream")
+            waiting = asyncio.create_task(channel.unary("/test.Wire/Echo", b"1"))
+            await until(lambda: bool(channel._waiting))
+            first.cancel()
+            await asyncio.wait([waiting], timeout=leeway(2))
+            assert waiting.done()
+            assert await waiting == b"1"
+
+    run(scenario())

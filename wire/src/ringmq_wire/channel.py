@@ -187,6 +187,10 @@ class WireChannel:
                 del mine
             if connection.can_open:
                 return connection
+            if self._closed:
+                # `close` has failed those that waited, and this one had a promise by then.
+                status = RpcStatus(Code.UNAVAILABLE, "the channel is closed", unprocessed=True)
+                raise RpcError(status)
             # It was lost, or filled, between the promise and this turn: to the front again.
             mine = asyncio.get_running_loop().create_future()
             self._waiting.appendleft((mine, wait_for_ready))

@@ -161,6 +161,7 @@ class WireCall:
         """Ends the call at once; messages that wait aren't sent."""
         self._link.core.calls.cancel(self.stream, self._link.now())
         self.let_go()
+        self._link.tell_change(self._link)
         self._link.flush_soon()
 
     def let_go(self) -> None:
@@ -203,7 +204,7 @@ class WireProtocol(asyncio.Protocol):
         # Told when there is a connection: TLS may fail before, and then nothing is lost either.
         self._made = made
         # Told when the connection gets ready, drains, closes, or has room for another call.
-        self._changed = changed
+        self.tell_change = changed or (lambda _: None)
         # The messages of all connections of a server; and a way to end some that aren't whole.
         self._shared = shared
         self._shed = shed
@@ -432,17 +433,17 @@ class WireProtocol(asyncio.Protocol):
                     call = stream.owner
                     self._guard(call, call.handler.ended, status)
                     call.let_go()
-                    self._tell_change()
+                    self.tell_change(self)
                 case ConnectionReady():
                     self.ready = True
-                    self._tell_change()
+                    self.tell_change(self)
                 case ConnectionDraining(reason):
                     self.reason = reason
-                    self._tell_change()
+                    self.tell_change(self)
                 case ConnectionClosed(reason):
                     self.closed = True
                     self.reason = self.reason or reason
-                    self._tell_change()
+                    self.tell_change(self)
 
     def _open(self, stream: WireStream, head: RequestHead) -> None:
         assert self._accept is not None
@@ -474,10 +475,6 @@ class WireProtocol(asyncio.Protocol):
             call.cancel()
         else:
             call.finish(status)
-
-    def _tell_change(self) -> None:
-        if self._changed is not None:
-            self._changed(self)
 
     # --- time ---
 
