@@ -92,3 +92,15 @@ def test_a_cancelled_call_makes_room_for_one_that_waits() -> None:
             assert await waiting == b"1"
 
     run(scenario())
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_a_port_that_can_be_none_is_no_connection(loop: LoopFactory) -> None:
+    async def scenario() -> None:
+        channel = WireChannel("127.0.0.1:70000")
+        with pytest.raises(RpcError) as caught:
+            await channel.unary("/x/Y", b"", timeout_s=leeway(2))
+        assert caught.value.status.code is Code.UNAVAILABLE
+        await channel.close()
+
+    run(scenario(), on=loop)

@@ -207,8 +207,8 @@ class WireChannel:
                 try:
                     async with asyncio.timeout(self._connect_timeout_s):
                         self._current = await self._attempt()
-                # A UnicodeError: no host can have this name.
-                except (OSError, UnicodeError, RpcError) as error:
+                # A UnicodeError: no host can have this name. An OverflowError: the like, of a port.
+                except (OSError, UnicodeError, OverflowError, RpcError) as error:
                     self._failure = f"connecting to {self.address}: {error or 'timed out'}"
                     self._fail_waiting(self._failure, all_of_them=False)
                 else:
