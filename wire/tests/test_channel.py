@@ -104,3 +104,24 @@ def test_a_port_that_can_be_none_is_no_connection(loop: LoopFactory) -> None:
         await channel.close()
 
     run(scenario(), on=loop)
+
+
+def test_calls_that_wait_begin_when_the_server_lets_more_of_them_in() -> None:
+    async def scenario() -> None:
+        writers: list[asyncio.StreamWriter] = []
+
+        def answer(_: int, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+            writer.write(frames.settings([(frames.MAX_CONCURRENT_STREAMS, 0)]))
+
+        async with answering(answer) as address:
+            channel = WireChannel(address)
+            opening = asyncio.create_task(channel.stream("/x/Y"))
+            await until(lambda: channel._current is not None)
+            writers[0].write(frames.settings([(frames.MAX_CONCURRENT_STREAMS, 1)]))
+            await asyncio.wait([opening], timeout=leeway(2))
+            assert opening.done()
+            await opening
+            await channel.close()
+
+    run(scenario())

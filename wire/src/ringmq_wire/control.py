@@ -154,12 +154,15 @@ class ControlFrames:
             self._clocks.stop(Timeout.SETTINGS)
             self.calls.settings_acknowledged = True
             return
+        streams_max = self.calls.peer_streams_max
         for name, value in frames.read_settings(payload):
             self._apply_setting(name, value)
         # Now, not with the next turn: what relies on these settings must stand behind it.
         self._outflow.control(frames.frame(SETTINGS, ACK, 0))
         if self.settings_seen:
             self._budgets.control.count(self.calls.now)
+            if self.calls.peer_streams_max > streams_max:
+                self.calls.events.append(ConnectionReady())
         else:
             self.settings_seen = True
             self._clocks.stop(Timeout.HANDSHAKE)

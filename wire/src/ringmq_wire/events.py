@@ -53,7 +53,8 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionReady:
-    """The peer has sent its SETTINGS: this is HTTP/2, and its limits are known."""
+    """The peer has sent its SETTINGS: this is HTTP/2, and its limits are known. Told again when it
+    takes more calls at once than before."""
 
 
 @dataclass(frozen=True, slots=True)
