@@ -611,3 +611,29 @@ def test_a_call_that_found_no_connection_was_surely_not_processed() -> None:
             await channel.close()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_a_peer_that_closes_its_half_and_does_not_read_is_given_up(
+    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a proxy may do whose client is gone. Its calls went on for ever: a consumer's messages
+    belonged to nobody else."""
+    monkeypatch.setattr("ringmq_wire.transport.CLOSE_TIMEOUT_S", 0.1)
+
+    async def scenario() -> None:
+        async with serving() as (server, port):
+            client = Connection(client=True, options=WireOptions(), now=0.0)
+            stream = client.calls.open("/test.Wire/Count", "x", now=0.0)
+            client.calls.send(stream, [b"1000 100000"])
+            client.outflow.widen_connection(MIB)
+            with socket.create_connection((HOST, port)) as peer:
+                peer.sendall(b"".join(client.take(MIB)))
+                peer.sendall(frames.frame(frames.SETTINGS, frames.ACK, 0))
+                peer.sendall(frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**30)]))
+                peer.sendall(frames.window_update(0, 2**30))
+                await until(lambda: any(each.is_paused for each in server.connections))
+                peer.shutdown(socket.SHUT_WR)
+                await until(lambda: not server.connections)
+
+    run(scenario(), on=loop)

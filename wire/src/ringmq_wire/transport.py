@@ -345,6 +345,9 @@ class WireProtocol(asyncio.Protocol):
             self.data_received(b"")
 
     def eof_received(self) -> bool | None:
+        # It may be one half only, of a peer that doesn't read what is left to be written.
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
