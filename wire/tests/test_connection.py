@@ -200,6 +200,34 @@ def test_credit_of_a_stream_that_ended_goes_back_to_the_connection() -> None:
         pair.pump()
 
 
+@pytest.mark.parametrize("ends", ["cancelled", "overdue", "finished"])
+def test_what_an_ended_call_held_is_credit_at_once(ends: str) -> None:
+    """It was all that the peer had: no input would come that has the credit looked at."""
+    window = 2 * 65_535
+    options = WireOptions(
+        stream_window_bytes=window, connection_window_bytes=window, unread_bytes_max=1
+    )
+    pair = pair_ready(client=options, server=options)
+    stream = pair.client.open(timeout_s=5)
+    holder = pair.server if ends == "finished" else pair.client
+    sender = pair.client if ends == "finished" else pair.server
+    pair.pump()
+    holder.consumes = False
+    # One large message would be given credit of the connection while it isn't whole.
+    sender.core.calls.send(sender.stream(), [bytes(995)] * (window // 1000))
+    pair.pump()
+    assert sender.core.outflow.window < 1000
+    if ends == "cancelled":
+        holder.core.calls.cancel(stream, 0.0)
+    elif ends == "overdue":
+        holder.tick(5.0)
+    else:
+        holder.core.calls.finish(holder.stream(), OK)
+    # Nothing comes in between.
+    sender.receive(holder.output())
+    assert sender.core.outflow.window == window
+
+
 def test_padding_is_given_back_at_once() -> None:
     server = server_ready(WireOptions(stream_window_bytes=65_535, connection_window_bytes=65_535))
     server.receive(request(1))

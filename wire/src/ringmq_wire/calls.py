@@ -142,6 +142,8 @@ class CallTable:
         stream.ended = True
         stream.reassembly.clear()
         self._inflow.forget(stream)
+        # What it held may be all that kept the peer from sending: no input would come then.
+        self._inflow.settle()
         self._outflow.schedule(stream)
 
     def cancel(self, stream: WireStream, now: float, code: ErrorCode = ErrorCode.CANCEL) -> None:
@@ -150,6 +152,7 @@ class CallTable:
             self.now = now
             stream.ended = True
             self._send_reset(stream, code)
+            self._inflow.settle()
 
     def consumed(self, stream: WireStream, size_bytes: int) -> None:
         """The application is done with messages of this size, so the peer may send as much."""
@@ -284,6 +287,7 @@ class CallTable:
             self._send_reset(stream, ErrorCode.CANCEL)
         else:
             self.refuse(stream, CallRefusal(status))
+        self._inflow.settle()
 
     def shed(self, now: float) -> list[WireEvent]:
         """Ends the calls that keep the beginning of a message: the server has no room for them."""
