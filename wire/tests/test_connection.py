@@ -597,6 +597,22 @@ def test_calls_that_a_goaway_does_not_name_were_not_processed() -> None:
     assert not any(isinstance(e, CallEnded) and e.stream.id == 1 for e in client.events)
 
 
+def test_the_last_goaway_names_no_call_that_the_one_before_left_out() -> None:
+    """The client has sent that call elsewhere by then (RFC 9113, section 6.8)."""
+    server = server_ready()
+    server.receive(request(1))
+    server.core.shutdown(0.0)
+    server.tick(10.0)
+    server.receive(request(3))
+    server.events += server.core.abort("at once", 10.0)
+    named = [
+        int.from_bytes(payload[:4], "big")
+        for kind, _, _, payload in read_frames(server.output())
+        if kind == frames.GOAWAY
+    ]
+    assert named == [frames.STREAM_ID_MAX, 1, 1]
+
+
 def test_a_lost_transport_ends_all_calls_as_unavailable() -> None:
     pair = pair_ready()
     pair.client.open()

@@ -54,7 +54,9 @@ class ControlFrames:
     # --- this side goes away ---
 
     def send_goaway(self, code: ErrorCode, reason: str) -> None:
-        self._outflow.control(frames.goaway(self.calls.last_peer_id, code, reason))
+        # RFC 9113, section 6.8: never above the one before. What came since wasn't taken.
+        last = min(self.calls.last_peer_id, self.calls.last_taken_id)
+        self._outflow.control(frames.goaway(last, code, reason))
 
     def shutdown(self, now: float) -> None:
         """Takes no new calls; those that are open go on. The connection closes behind the last.
