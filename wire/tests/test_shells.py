@@ -614,6 +614,21 @@ def test_a_call_that_found_no_connection_was_surely_not_processed() -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_a_connection_is_idle_from_the_end_of_its_last_call(loop: LoopFactory) -> None:
+    """That end sets no timer, and the one of the connection's beginning has passed by then."""
+
+    async def scenario() -> None:
+        async with connected(WireOptions(idle_timeout_s=0.1)) as (server, channel):
+            stream = await channel.stream("/test.Wire/EchoStream")
+            await asyncio.sleep(0.3)
+            assert server.connections
+            stream.cancel()
+            await until(lambda: not server.connections)
+
+    run(scenario(), on=loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 def test_a_peer_that_closes_its_half_and_does_not_read_is_given_up(
     loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ringmq_wire.budgets import FloodBudgets
-from ringmq_wire.clocks import ConnectionClocks, Timeout
+from ringmq_wire.clocks import ConnectionClocks
 from ringmq_wire.codes import Code, ErrorCode, Metadata, RpcStatus, status_of_reset
 from ringmq_wire.compression import HeaderEncoder, Headers
 from ringmq_wire.errors import (
@@ -68,6 +68,8 @@ class CallTable:
         self.last_peer_id = 0
         # The last one that a final GOAWAY has taken.
         self.last_taken_id = STREAM_ID_MAX
+        # When the last call has ended; of no meaning while there are any.
+        self.idle_since = 0.0
         self._reset: dict[int, None] = {}
 
     # --- for the application ---
@@ -361,7 +363,6 @@ class CallTable:
             compressed_code=Code.INTERNAL if self._client else Code.UNIMPLEMENTED,
         )
         stream.head_sent = stream.announced = self._client
-        self.clocks.stop(Timeout.IDLE)
         return stream
 
     def _send_head(self, stream: WireStream, same: Headers, changing: Headers) -> None:
@@ -385,11 +386,7 @@ class CallTable:
         stream.reassembly.clear()
         self._inflow.forget(stream)
         if not self.streams:
-            self._become_idle()
-
-    def _become_idle(self) -> None:
-        if self._options.idle_timeout_s is not None:
-            self.clocks.start(Timeout.IDLE, self.now + self._options.idle_timeout_s)
+            self.idle_since = self.now
 
     def _tell_end(self, stream: WireStream, status: RpcStatus) -> None:
         if not stream.ended:

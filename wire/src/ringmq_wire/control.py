@@ -102,8 +102,13 @@ class ControlFrames:
                     ErrorCode.NO_ERROR, f"no answer to a PING in {options.keepalive_timeout_s} s"
                 )
             case Timeout.IDLE:
-                if not self.calls.streams:
+                # It goes on while there are calls: whoever keeps the time isn't told of their end.
+                assert options.idle_timeout_s is not None
+                since = now if self.calls.streams else self.calls.idle_since
+                if now >= since + options.idle_timeout_s:
                     self.shutdown(now)
+                else:
+                    self._clocks.start(Timeout.IDLE, since + options.idle_timeout_s)
             case Timeout.GOAWAY:
                 self._second_goaway()
 
