@@ -640,6 +640,15 @@ def test_blocks_are_read_alike_whether_kept_or_not() -> None:
     assert read == [(*headers, (b"c", b"%d" % n)) for n in (1, 2, 1)]
 
 
+def test_a_block_that_found_no_room_in_the_table_is_read_again_when_there_is() -> None:
+    decoder = HeaderDecoder(16_384)
+    no_room, room = b"\x20", b"\x3f\xe1\x1f"
+    indexed = b"\x40\x01a\x011"
+    for block in (no_room, indexed, room, indexed):
+        decoder.decode(block)
+    assert decoder.decode(b"\xbe") == ((b"a", b"1"),)
+
+
 def test_a_block_that_uses_the_table_is_read_each_time() -> None:
     decoder = HeaderDecoder(16_384)
     # "k: v" with indexing, then what index 62 is: the same bytes, another meaning after "k: w".

@@ -80,6 +80,9 @@ class HeaderDecoder:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
         # A block that begins with a size update (001xxxxx) changes the table's limit.
         resizes = block[:1] and block[0] & 0xE0 == 0x20
+        if resizes:
+            # While it was smaller, blocks may have left it empty that don't any more.
+            self._kept.clear()
         if repeatable and not resizes and not table.dynamic_entries:
             if len(self._kept) >= KEPT_BLOCKS_MAX:
                 self._kept.clear()
