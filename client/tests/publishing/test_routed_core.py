@@ -215,3 +215,28 @@ def test_returned_messages_are_told_by_their_indexes(of: tuple[int, int]) -> Non
     [ticket] = core.take_finished()
     assert isinstance(ticket.error, UnroutableError)
     assert ticket.failed == [of]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_broken_stream_has_returned_is_for_the_next_one_to_say(again: bool) -> None:
+    """A queue may be bound by then: the message is in it, and `UnroutableError` says that it is in
+    none. And who publishes each range of `failed` once more would have done so twice."""
+    core = routed_core()
+    core.opened(0, LIMITS, ORIGIN)
+    submit(core, "a", b"1", b"2", handle=1)
+    drain(core)
+    core.returned(11, 12, NO_QUEUE)
+    core.confirmed(11, 11)
+    core.ended(UnavailableError("gone"))
+    core.opened(0, LIMITS, ORIGIN)
+    assert [flight.first for flight in drain(core)] == [12]
+    if again:
+        core.returned(12, 12, NO_QUEUE)
+    core.confirmed(12, 12)
+    [ticket] = core.take_finished()
+    assert ticket.failed == [(0, 0), (1, 1)][: 2 if again else 1]
+    assert isinstance(ticket.error, UnroutableError)
+    submit(core, "a", b"3", handle=2)
+    drain(core)
+    core.confirmed(13, 13)
+    assert outcome(core) == {2: None}

@@ -299,13 +299,14 @@ class PublisherCore(Generic[H, P]):
 
     def returned(self, first: int, last: int, error: RingMQError) -> None:
         """No queue has the messages `first..last`, which were mandatory. Their confirm follows."""
-        for part, low, high in self._flights.parts_of(first, last):
-            part.ticket.returned(low, high, error)
+        self._flights.returned(first, last, error)
 
     def confirmed(self, first: int, last: int) -> None:
         """`first..last` are as safe as was asked for. Sequences that nobody waits for are
         ignored: a repeat is confirmed again."""
         self._safe_sequence = max(self._safe_sequence, min(last, self._next_sequence - 1))
+        if self._flights.has_returned:
+            self._flights.confirm_returned(first, last)
         for flight in self._flights.take(first, last):
             for part in flight.slices:
                 if part.ticket.confirm(part.stop - part.start):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from itertools import chain, pairwise
 from typing import Generic
 
+from ringmq.errors import RingMQError
 from ringmq.publishing.tickets import H, P, Slice
 
 
@@ -69,9 +70,11 @@ class Flight(Generic[H, P]):
 class Flights(Generic[H, P]):
     """All flights of one producer id, in the order of their sequences."""
 
-    __slots__ = ("_sent", "_unsent", "messages", "size_bytes")
+    __slots__ = ("_returned", "_sent", "_unsent", "messages", "size_bytes")
 
     def __init__(self) -> None:
+        # What the present stream has said of messages whose confirm is due.
+        self._returned: list[tuple[int, int, RingMQError]] = []
         self._sent: deque[Flight[H, P]] = deque()
         self._unsent: deque[Flight[H, P]] = deque()
         self.messages = 0
@@ -90,6 +93,10 @@ class Flights(Generic[H, P]):
     @property
     def has_unsent(self) -> bool:
         return bool(self._unsent)
+
+    @property
+    def has_returned(self) -> bool:
+        return bool(self._returned)
 
     def start(self, flight: Flight[H, P]) -> None:
         """A new flight, which goes out now. There is nothing unsent that it would overtake."""
@@ -110,6 +117,22 @@ class Flights(Generic[H, P]):
         # `may_be_enqueued` stays: only the next stream's `opened` tells which of them arrived.
         self._sent.extend(self._unsent)
         self._unsent, self._sent = self._sent, deque()
+        # The next node routes them anew, and may know of a queue.
+        self._returned.clear()
+
+    def returned(self, first: int, last: int, error: RingMQError) -> None:
+        """It counts with the confirm, on the same stream."""
+        self._returned.append((first, last, error))
+
+    def confirm_returned(self, first: int, last: int) -> None:
+        """Tells the tickets what was said of `first..last`."""
+        rest: list[tuple[int, int, RingMQError]] = []
+        for low, high, error in self._returned:
+            for part, start, end in self.parts_of(max(low, first), min(high, last)):
+                part.ticket.returned(start, end, error)
+            ends = ((low, min(high, first - 1)), (max(low, last + 1), high))
+            rest += [(one, other, error) for one, other in ends if one <= other]
+        self._returned = rest
 
     def take(self, first: int, last: int) -> list[Flight[H, P]]:
         """Takes the messages `first..last` out, splitting flights where needed."""
@@ -188,6 +211,7 @@ class Flights(Generic[H, P]):
                 at += part.count
 
     def clear(self) -> None:
+        self._returned.clear()
         self._sent.clear()
         self._unsent.clear()
         self.messages = self.size_bytes = 0
