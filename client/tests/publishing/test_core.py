@@ -22,6 +22,7 @@ from ringmq.errors import (
     OutcomeUnknownError,
     ProducerForgottenError,
     ProtocolError,
+    QueueNotFoundError,
     TooFewSynchronisedError,
     UnavailableError,
 )
@@ -323,3 +324,19 @@ def test_every_pair_of_phase_and_happening_is_allowed_or_a_bug(
         with pytest.raises(AssertionError, match=rf"{phase.name} met {happening.name}"):
             core._happen(happening)
         assert core.phase is phase
+
+
+def test_a_trouble_that_is_over_is_nobodys_reason() -> None:
+    """A queue that was deleted, and is there again, isn't missing for a message that is late."""
+    core = core_of(window_messages=1)
+    core.ended(QueueNotFoundError("deleted"))
+    open_core(core)
+    submit(core, b"1", handle=1)
+    drain(core)
+    core.confirmed(1, 1)
+    assert outcome(core) == {1: None}
+    submit(core, b"2", handle=2)
+    drain(core)
+    submit(core, b"3", deadline=5.0, handle=3)
+    core.expire(6.0)
+    assert outcome(core) == {3: UnavailableError}

@@ -326,3 +326,32 @@ def test_a_blocked_message_that_runs_out_of_time_says_why(run: Run) -> None:
                 await publisher.publish(b"y")
 
     run(test)
+
+
+def test_who_finds_no_room_has_an_error_of_its_own(run: Run) -> None:
+    """The publisher's would gather the frames of all callers, and their bodies. And that of a
+    message which is out says nothing of one that was never sent."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q", window_messages=1, deadline_s=0.5) as publisher:
+                await publisher.publish(b"one")
+                node.faults.confirm_delay_s = 60.0
+                out = asyncio.create_task(publisher.publish(b"out", deadline_s=0.1))
+                await until(lambda: len(node.batches) == 2)
+                await node.die()
+                with pytest.raises(ringmq.OutcomeUnknownError):
+                    await out
+                found: list[ringmq.RingMQError] = []
+                await until(lambda: publisher._core.why_waiting is not None)
+                for _ in range(2):
+                    with pytest.raises(ringmq.RetryableError) as caught:
+                        await publisher.submit(b"no room", deadline_s=0.05)
+                    found.append(caught.value)
+                assert found[0] is not found[1]
+                publisher._core.trouble = ringmq.OutcomeUnknownError("of another message")
+                with pytest.raises(ringmq.UnavailableError, match="window"):
+                    await publisher.submit(b"no room", deadline_s=0.0)
+
+    run(test)

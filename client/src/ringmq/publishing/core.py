@@ -165,8 +165,10 @@ class PublisherCore(Generic[H, P]):
         self.window_bytes = window_bytes
         self.phase = PublisherPhase.CLOSED
         self.limits = NO_LIMITS
-        #: Why messages wait: the newest failure, told to messages whose deadline passes.
+        #: Why messages wait: the newest failure that no confirm has followed.
         self.trouble: RingMQError | None = None
+        #: Why the node holds messages, while it does.
+        self.blocked: RingMQError | None = None
         self._seen = SeenEpoch() if seen is None else seen
         self._is_own_id = is_own_id
         self._is_routed = is_routed
@@ -209,6 +211,11 @@ class PublisherCore(Generic[H, P]):
     @property
     def finishing(self) -> bool:
         return self.phase is PublisherPhase.FINISHING
+
+    @property
+    def why_waiting(self) -> RingMQError | None:
+        """What messages whose deadline passes are told."""
+        return self.blocked or self.trouble
 
     def next_deadline(self) -> float | None:
         """When to call `expire`. May be early: then `expire` finds nothing and corrects it."""
@@ -305,6 +312,8 @@ class PublisherCore(Generic[H, P]):
         """`first..last` are as safe as was asked for. Sequences that nobody waits for are
         ignored: a repeat is confirmed again."""
         self._safe_sequence = max(self._safe_sequence, min(last, self._next_sequence - 1))
+        if self.phase is PublisherPhase.OPEN:
+            self.trouble = None
         if self._flights.has_returned:
             self._flights.confirm_returned(first, last)
         for flight in self._flights.take(first, last):
@@ -466,11 +475,12 @@ class PublisherCore(Generic[H, P]):
             self._finished.append(part.ticket)
 
     def _late(self, *, may_be_enqueued: bool) -> RingMQError:
-        why = f"; last trouble: {self.trouble}" if self.trouble is not None else ""
+        trouble = self.why_waiting
+        why = f"; last trouble: {trouble}" if trouble is not None else ""
         if may_be_enqueued:
             return OutcomeUnknownError(f"not confirmed within the deadline{why}")
-        if self.trouble is not None and not isinstance(self.trouble, OutcomeUnknownError):
-            return self.trouble.copy()
+        if trouble is not None and not isinstance(trouble, OutcomeUnknownError):
+            return trouble.copy()
         return UnavailableError(f"not sent within the deadline{why}")
 
     def check(self) -> None:

@@ -104,7 +104,6 @@ class Publisher:
         self._on_blocked = on_blocked
         self._on_unblocked = on_unblocked
         self._blocked_by: tuple[BlockReason, ...] = ()
-        self._blocked_trouble: RingMQError | None = None
         self._loop = asyncio.get_running_loop()
         self._name = f"ringmq-publisher-{self.target}"
         self._lifetime = Lifetime(f"publisher of {self._what}", self._fail_everything)
@@ -147,7 +146,7 @@ class Publisher:
         try:
             await self._lifetime.wait_opened(self.deadline_s)
         except TimeoutError:
-            trouble = self._core.trouble
+            trouble = self._core.why_waiting
             await self.close(flush=False)
             raise trouble or TimedOutError(
                 f"{self._what}: no stream within {self.deadline_s:g} s"
@@ -351,9 +350,11 @@ class Publisher:
                 while not self._core.room and not self._lifetime.over:
                     await self._room.wait()
         except TimeoutError:
-            raise self._core.trouble or UnavailableError(
-                f"{self._window_full()} after {deadline_s:g} s"
-            ) from None
+            trouble = self._core.why_waiting
+            if trouble is None or isinstance(trouble, OutcomeUnknownError):
+                # Of this message it is known: it was never sent.
+                raise UnavailableError(f"{self._window_full()} after {deadline_s:g} s") from None
+            raise trouble.copy() from None
 
     def _window_full(self) -> str:
         core = self._core
@@ -375,14 +376,12 @@ class Publisher:
         if reasons == self._blocked_by:
             return
         self._blocked_by = reasons
-        core = self._core
+        self._core.blocked = None
         if reasons:
             why = ", ".join(reason.text for reason in reasons)
-            core.trouble = self._blocked_trouble = UnavailableError(
+            self._core.blocked = UnavailableError(
                 f"queue {self.queue!r}: publishers are blocked: {why}"
             )
-        elif core.trouble is self._blocked_trouble:
-            core.trouble = None
         try:
             if reasons and self._on_blocked is not None:
                 self._on_blocked(reasons)
