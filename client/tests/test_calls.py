@@ -131,3 +131,25 @@ def test_a_port_that_is_not_ours_is_told_from_one_that_is_closed(run: Run) -> No
         await server.wait_closed()
 
     run(test)
+
+
+def test_a_call_that_close_breaks_off_connects_to_nobody(run: Run) -> None:
+    """It was made again, on a connection that nobody closed."""
+
+    async def test() -> None:
+        async with two_nodes() as (client, one, two):
+            await client.declare_queue("q")
+            one.faults.silent = two.faults.silent = True
+            calls = [
+                asyncio.create_task(client.queue("q")),
+                asyncio.create_task(client.locate_queue("q", deadline_s=20)),
+            ]
+            await asyncio.sleep(0.1)
+            await client.close()
+            one.faults.silent = two.faults.silent = False
+            for call in calls:
+                with pytest.raises(ringmq.ClosedError):
+                    await asyncio.wait_for(call, leeway(5))
+            assert not client._nodes._channels
+
+    run(test)

@@ -22,6 +22,7 @@ from ringmq.calls.retrying import SUCCESSOR_S, is_nodes_own, is_retryable, retry
 from ringmq.calls.status import from_call
 from ringmq.errors import (
     BadRequestError,
+    ClosedError,
     OutcomeUnknownError,
     RingMQError,
     TimedOutError,
@@ -110,11 +111,15 @@ class KnownNodes:
         self._receive_bytes_max = receive_bytes_max
         self.identity = Identity()
         self._channels: dict[str, NodeChannel] = {}
+        self._closed = False
         # In the order in which they are tried: the node that answered last is first. Shuffled,
         # so that clients with the same seeds spread over them.
         self._order = random.sample(seeds, len(seeds))
 
     def channel(self, address: str) -> NodeChannel:
+        if self._closed:
+            # A call that `close` has broken off would connect again, and nobody would close that.
+            raise ClosedError("this client has been closed; connect again")
         found = self._channels.get(address)
         if found is None:
             found = self._channels[address] = NodeChannel(
@@ -258,6 +263,7 @@ class KnownNodes:
         return [answer for each in ended for answer in each.result()]
 
     async def close(self) -> None:
+        self._closed = True
         channels, self._channels = self._channels, {}
         for node in channels.values():
             await node.close()
