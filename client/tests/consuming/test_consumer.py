@@ -11,6 +11,7 @@ from on_loops import Run, bodies, seconds
 from waiting import until
 
 import ringmq
+from ringmq.v1 import broker_pb2 as broker
 
 
 def test_batches_come_in_order_and_acks_go_as_ranges(run: Run) -> None:
@@ -173,5 +174,24 @@ def test_closing_ends_the_iteration(run: Run) -> None:
             await asyncio.sleep(0)
             assert await seconds(consumer.close()) < 1.5
             assert await task == []
+
+    run(test)
+
+
+@pytest.mark.logs("a callback has failed")
+def test_a_callback_that_raises_does_not_end_the_consumer(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            told: list[bool] = []
+
+            def on_active(active: bool) -> None:
+                told.append(active)
+                raise RuntimeError("a fault of the user's own")
+
+            async with client.consumer("q", on_active=on_active) as consumer:
+                active = broker.ConsumeResponse(active=broker.ActiveChanged(active=False))
+                assert consumer._speaker.received(active)
+                assert (told, consumer.active) == ([False], False)
 
     run(test)

@@ -8,6 +8,7 @@ node delivers them again, and callers that wait for acks learn that nobody will 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,8 @@ from ringmq.model.messages import Batch
 from ringmq.streams.lifetime import Lifetime
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.ranges import Range
+
+log = logging.getLogger(__name__)
 
 
 class Reception:
@@ -101,7 +104,11 @@ class Reception:
     def active_changed(self, *, active: bool) -> None:
         self.active = active
         if self.on_active is not None:
-            self.on_active(active)
+            try:
+                self.on_active(active)
+            except Exception:
+                # The user's own: the stream has nothing to do with it.
+                log.exception("consumer of queue %r: a callback has failed", self._queue)
 
     def delivered(self, deliveries: Sequence[broker.Delivery]) -> None:
         # After a close the stream lives on until the acks are written. Its deliveries go back.
