@@ -12,6 +12,7 @@ the event loop on which it was connected (`ringmq.sync` has a loop of its own).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Unpack
@@ -71,11 +72,13 @@ class Client(ConnectedClient):
     async def close(self) -> None:
         """Closes publishers (without a flush), consumers and connections. Idempotent."""
         self._closed = True
-        for stream in list(self._streams):
-            if isinstance(stream, Publisher):
-                await stream.close(flush=False)
-            else:
-                await stream.close()
+        # All at once: each may wait for a node that doesn't answer.
+        await asyncio.gather(
+            *(
+                stream.close(flush=False) if isinstance(stream, Publisher) else stream.close()
+                for stream in list(self._streams)
+            )
+        )
         await self._connection.close()
         await self._nodes.close()
 
@@ -189,10 +192,7 @@ class Client(ConnectedClient):
         returned mode is the new one: the second attempt found it.
         """
         request = request_of(
-            broker.SetQueueModeRequest,
-            vhost=self._nodes.vhost,
-            queue=name,
-            mode=mode_to_wire(mode),
+            broker.SetQueueModeRequest, vhost=self._nodes.vhost, queue=name, mode=mode_to_wire(mode)
         )
 
         async def attempt(node: NodeChannel, timeout_s: float) -> QueueMode:

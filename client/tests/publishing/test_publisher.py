@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from fake_broker import FakeNode
-from on_loops import Run, bodies
+from on_loops import Run, bodies, seconds
 from waiting import until
 
 import ringmq
@@ -353,5 +353,24 @@ def test_who_finds_no_room_has_an_error_of_its_own(run: Run) -> None:
                 publisher._core.trouble = ringmq.OutcomeUnknownError("of another message")
                 with pytest.raises(ringmq.UnavailableError, match="window"):
                     await publisher.submit(b"no room", deadline_s=0.0)
+
+    run(test)
+
+
+def test_a_client_waits_for_all_its_streams_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringmq.streams.lifetime.CLOSE_S", 0.5)
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            for _ in range(10):
+                publisher = client.publisher("q")
+                await publisher.open()
+                await publisher.publish(b"one")
+            await node.die()
+            # Each says its end to the last, and nobody hears it.
+            assert 0.4 < await seconds(client.close()) < 3.0
 
     run(test)
