@@ -100,3 +100,68 @@ def test_a_script_publishes_and_consumes(prelude: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "consumed 1514"
     assert "Traceback" not in done.stderr
+
+
+FORKED = """
+    import gc, os, traceback
+    import ringmq
+    from fake_broker import FakeNode
+    from ringmq import sync
+
+    node = FakeNode()
+    sync._run(node.__aenter__())
+    client = ringmq.connect_sync(node.address)
+    client.declare_queue("q")
+    publisher = client.publisher("q")
+    consumer = client.consumer("q")
+    topology = client.topology
+    publisher.publish(b"before")
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            for call in (
+                lambda: client.queue("q"),
+                lambda: publisher.publish(b"lost"),
+                lambda: publisher.publish_batch([b"lost"]),
+                lambda: consumer.next_batch(1),
+                lambda: topology.vhosts(),
+            ):
+                try:
+                    call()
+                except ringmq.ClosedError as error:
+                    assert "forked" in str(error)
+                else:
+                    raise AssertionError
+            publisher.close()
+            consumer.close()
+            client.close()
+            del publisher, consumer, topology, client
+            gc.collect()
+            with ringmq.connect_sync(node.address) as own, own.publisher("q") as publishing:
+                publishing.publish(b"of the child")
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    publisher.publish(b"after")
+    print([body for batch in iter(lambda: consumer.next_batch(0.5), None) for body in batch.bodies])
+    client.close()
+    sync._run(node.die())
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_process_has_a_loop_of_its_own() -> None:
+    """Its clients waited for ever for the thread of the parent's loop."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FORKED)],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[b'before', b'of the child', b'after']"

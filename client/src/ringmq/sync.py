@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Unpack
 
+from ringmq.calls.loop_thread import OnLoop
 from ringmq.calls.loop_thread import await_on_loop as _await
 from ringmq.calls.loop_thread import run_on_loop as _run
 from ringmq.calls.loop_thread import start_on_loop as _start
@@ -55,10 +56,7 @@ def connect_sync(
     return SyncClient(_run(work()))
 
 
-class SyncClient:
-    def __init__(self, client: Client) -> None:
-        self.calls = client
-
+class SyncClient(OnLoop[Client]):
     def __enter__(self) -> SyncClient:
         return self
 
@@ -71,7 +69,8 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        _run(self.calls.close())
+        if not self.is_inherited:
+            _run(self.calls.close())
 
     @property
     def deadline_s(self) -> float:
@@ -183,10 +182,7 @@ class SyncClient:
         _run(shared.change(messages, size_bytes))
 
 
-class SyncPublisher:
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
-
+class SyncPublisher(OnLoop[Publisher]):
     def __enter__(self) -> SyncPublisher:
         return self
 
@@ -199,7 +195,8 @@ class SyncPublisher:
         self.close(flush=error is None)
 
     def close(self, *, flush: bool = True) -> None:
-        _run(self._publisher.close(flush=flush))
+        if not self.is_inherited:
+            _run(self.calls.close(flush=flush))
 
     def publish(
         self,
@@ -209,9 +206,7 @@ class SyncPublisher:
         deadline_s: float | None = None,
         **options: Unpack[MessageOptions],
     ) -> None:
-        _await(
-            lambda: self._publisher.publishing(body, properties, deadline_s=deadline_s, **options)
-        )
+        _await(lambda: self.calls.publishing(body, properties, deadline_s=deadline_s, **options))
 
     def publish_batch(
         self,
@@ -223,7 +218,7 @@ class SyncPublisher:
     ) -> None:
         # The caller's iterable runs in the caller's thread.
         listed = list(bodies)
-        _run(self._publisher.publish_batch(listed, properties, deadline_s=deadline_s, **options))
+        _run(self.calls.publish_batch(listed, properties, deadline_s=deadline_s, **options))
 
     def submit_batch(
         self,
@@ -238,7 +233,7 @@ class SyncPublisher:
         bodies wait."""
         listed = list(bodies)
         return _start(
-            self._publisher.publish_batch(listed, properties, deadline_s=deadline_s, **options)
+            self.calls.publish_batch(listed, properties, deadline_s=deadline_s, **options)
         )
 
     def submit(
@@ -265,42 +260,37 @@ class SyncPublisher:
                 confirm.set_result(None)
 
         async def work() -> None:
-            future = await self._publisher.submit(
-                body, properties, deadline_s=deadline_s, **options
-            )
+            future = await self.calls.submit(body, properties, deadline_s=deadline_s, **options)
             future.add_done_callback(done)
 
         _run(work())
         return confirm
 
     def flush(self) -> None:
-        _run(self._publisher.flush())
+        _run(self.calls.flush())
 
     @property
     def producer_id(self) -> bytes:
-        return self._publisher.producer_id
+        return self.calls.producer_id
 
     @property
     def blocked_by(self) -> tuple[BlockReason, ...]:
-        return self._publisher.blocked_by
+        return self.calls.blocked_by
 
     @property
     def last_sequence(self) -> int:
-        return self._publisher.last_sequence
+        return self.calls.last_sequence
 
     @property
     def outstanding_messages(self) -> int:
-        return self._publisher.outstanding_messages
+        return self.calls.outstanding_messages
 
     @property
     def node_address(self) -> str:
-        return self._publisher.node_address
+        return self.calls.node_address
 
 
-class SyncConsumer:
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
+class SyncConsumer(OnLoop[Consumer]):
     def __enter__(self) -> SyncConsumer:
         return self
 
@@ -313,7 +303,8 @@ class SyncConsumer:
         self.close()
 
     def close(self) -> None:
-        _run(self._consumer.close())
+        if not self.is_inherited:
+            _run(self.calls.close())
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -325,12 +316,12 @@ class SyncConsumer:
         return batch
 
     def next_batch(self, timeout_s: float | None = None) -> Batch | None:
-        return _run(self._consumer.next_batch(timeout_s))
+        return _run(self.calls.next_batch(timeout_s))
 
     def pull(
         self, messages_max: int = 1, *, bytes_max: int = 0, deadline_s: float | None = None
     ) -> Batch:
-        return _run(self._consumer.pull(messages_max, bytes_max=bytes_max, deadline_s=deadline_s))
+        return _run(self.calls.pull(messages_max, bytes_max=bytes_max, deadline_s=deadline_s))
 
     def ack(
         self,
@@ -340,7 +331,7 @@ class SyncConsumer:
         wait: bool = False,
         deadline_s: float | None = None,
     ) -> bool:
-        return _run(self._consumer.ack(what, last, wait=wait, deadline_s=deadline_s))
+        return _run(self.calls.ack(what, last, wait=wait, deadline_s=deadline_s))
 
     def nack(
         self,
@@ -351,9 +342,7 @@ class SyncConsumer:
         wait: bool = False,
         deadline_s: float | None = None,
     ) -> bool:
-        return _run(
-            self._consumer.nack(what, last, requeue=requeue, wait=wait, deadline_s=deadline_s)
-        )
+        return _run(self.calls.nack(what, last, requeue=requeue, wait=wait, deadline_s=deadline_s))
 
     def reject(
         self,
@@ -363,31 +352,31 @@ class SyncConsumer:
         wait: bool = False,
         deadline_s: float | None = None,
     ) -> bool:
-        return _run(self._consumer.reject(what, last, wait=wait, deadline_s=deadline_s))
+        return _run(self.calls.reject(what, last, wait=wait, deadline_s=deadline_s))
 
     def set_prefetch(self, prefetch: int, prefetch_bytes: int = 0) -> None:
-        _run(self._consumer.set_prefetch(prefetch, prefetch_bytes))
+        _run(self.calls.set_prefetch(prefetch, prefetch_bytes))
 
     @property
     def prefetch(self) -> tuple[int, int]:
-        return self._consumer.prefetch
+        return self.calls.prefetch
 
     @property
     def active(self) -> bool:
-        return self._consumer.active
+        return self.calls.active
 
     @property
     def consumer_tag(self) -> str:
-        return self._consumer.consumer_tag
+        return self.calls.consumer_tag
 
     @property
     def generation(self) -> int:
-        return self._consumer.generation
+        return self.calls.generation
 
     @property
     def unsettled_messages(self) -> int:
-        return self._consumer.unsettled_messages
+        return self.calls.unsettled_messages
 
     @property
     def node_address(self) -> str:
-        return self._consumer.node_address
+        return self.calls.node_address

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from ringmq.calls.loop_thread import OnLoop
 from ringmq.calls.waiting_call import waiting
 from ringmq.operator import Operator
 
 
-class SyncOperator:
+class SyncOperator(OnLoop[Operator]):
     """Made by `SyncClient.operator`. `verify_queue` calls its `on_progress` in the clients' own
     thread, and it must not call this client."""
-
-    def __init__(self, calls: Operator) -> None:
-        self.calls = calls
 
     set_policy = waiting(Operator.set_policy)
     delete_policy = waiting(Operator.delete_policy)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from ringmq.calls.loop_thread import OnLoop
 from ringmq.calls.waiting_call import waiting
 from ringmq.topology import TopologyCalls
 
 
-class SyncTopology:
+class SyncTopology(OnLoop[TopologyCalls]):
     """Made by `SyncClient.topology`."""
-
-    def __init__(self, calls: TopologyCalls) -> None:
-        self.calls = calls
 
     declare_exchange = waiting(TopologyCalls.declare_exchange)
     exchange = waiting(TopologyCalls.exchange)

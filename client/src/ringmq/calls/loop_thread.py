@@ -1,20 +1,34 @@
-"""The one event loop, in a daemon thread, of all clients without asyncio of a process."""
+"""The one event loop, in a daemon thread, of all clients without asyncio of a process.
+
+A thread doesn't survive a fork, so a forked process begins a loop of its own. What its parent had
+on the loop is of no use there, and stays untouched: the sockets are the parent's as well.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import functools
+import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import uvloop
 
+from ringmq.errors import ClosedError
+
 R = TypeVar("R")
+T = TypeVar("T")
 
 # Without it two threads that connect at once would start two loops.
 _starting = threading.Lock()
+# What lives on the loop.
+_living: weakref.WeakSet[object] = weakref.WeakSet()
+# In a forked process: the loops of those before it, and what lived there. If their handles were
+# freed here, the parent's loop would watch its sockets no more: the two share one epoll.
+_inherited: list[object] = []
 
 
 def _loop() -> asyncio.AbstractEventLoop:
@@ -30,6 +44,38 @@ def _start_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def _forked() -> None:
+    """In the child, where the loop's thread isn't."""
+    global _starting  # Another thread may have held it.
+    _starting = threading.Lock()
+    _inherited.extend(_living)
+    _living.clear()
+    if _start_loop.cache_info().currsize:
+        _inherited.append(_start_loop())
+        _start_loop.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class OnLoop(Generic[T]):
+    """A caller's own object, for what lives on the loop: a client, a publisher, a consumer."""
+
+    def __init__(self, calls: T) -> None:
+        self._calls = calls
+        self._process = os.getpid()
+        _living.add(calls)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether another process has made it, which has forked this one."""
+        return os.getpid() != self._process
+
+    @property
+    def calls(self) -> T:
+        if self.is_inherited:
+            raise ClosedError("it belongs to the process that has forked this one: connect again")
+        return self._calls
 def start_on_loop(work: Coroutine[object, object, R]) -> concurrent.futures.Future[R]:
     """Begins `work` on the loop. What one thread starts begins in that order."""
     return asyncio.run_coroutine_threadsafe(work, _loop())

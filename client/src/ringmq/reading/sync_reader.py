@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from types import TracebackType
 from typing import TypeVar, cast
 
-from ringmq.calls.loop_thread import run_on_loop
+from ringmq.calls.loop_thread import OnLoop, run_on_loop
 from ringmq.model.positions import (
     AcknowledgedBelow,
     BrowsedBatch,
@@ -23,20 +23,17 @@ from ringmq.reading.reader import LEASE_TTL_S, Reader
 T = TypeVar("T")
 
 
-class SyncReader:
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
+class SyncReader(OnLoop[Reader]):
     @property
     def queue(self) -> str:
-        return self._reader.queue
+        return self.calls.queue
 
     @property
     def numbering(self) -> Numbering | None:
-        return self._reader.numbering
+        return self.calls.numbering
 
     def stat(self, *, deadline_s: float | None = None) -> PositionStat:
-        return run_on_loop(self._reader.stat(deadline_s=deadline_s))
+        return run_on_loop(self.calls.stat(deadline_s=deadline_s))
 
     def range_end(
         self,
@@ -47,7 +44,7 @@ class SyncReader:
         deadline_s: float | None = None,
     ) -> CountedRange:
         return run_on_loop(
-            self._reader.range_end(
+            self.calls.range_end(
                 first, messages_max=messages_max, bytes_max=bytes_max, deadline_s=deadline_s
             )
         )
@@ -61,7 +58,7 @@ class SyncReader:
         body_bytes_max: int | None = None,
         deadline_s: float | None = None,
     ) -> Iterator[BrowsedBatch]:
-        pieces = self._reader.browse(
+        pieces = self.calls.browse(
             first, end, source=source, body_bytes_max=body_bytes_max, deadline_s=deadline_s
         )
         return read_ahead(_generator(pieces), _batch_bytes)
@@ -76,7 +73,7 @@ class SyncReader:
         deadline_s: float | None = None,
         columns_by_node: bool = False,
     ) -> Iterator[BrowsedRows]:
-        pieces = self._reader.browse_arrow(
+        pieces = self.calls.browse_arrow(
             first,
             end,
             source=source,
@@ -89,8 +86,8 @@ class SyncReader:
     def ack_up_to(
         self, end: int, *, lease: SyncLease | None = None, deadline_s: float | None = None
     ) -> AcknowledgedBelow:
-        held = None if lease is None else lease.held
-        return run_on_loop(self._reader.ack_up_to(end, lease=held, deadline_s=deadline_s))
+        held = None if lease is None else lease.calls
+        return run_on_loop(self.calls.ack_up_to(end, lease=held, deadline_s=deadline_s))
 
     def acquire_lease(
         self,
@@ -103,32 +100,29 @@ class SyncReader:
     ) -> SyncLease:
         return SyncLease(
             run_on_loop(
-                self._reader.acquire_lease(
+                self.calls.acquire_lease(
                     name, ttl_s=ttl_s, holder=holder, instance=instance, deadline_s=deadline_s
                 )
             )
         )
 
 
-class SyncLease:
+class SyncLease(OnLoop[HeldLease]):
     """Made by `SyncReader.acquire_lease`."""
-
-    def __init__(self, held: HeldLease) -> None:
-        self.held = held
 
     @property
     def token(self) -> int:
-        return self.held.token
+        return self.calls.token
 
     @property
     def expires_in_s(self) -> float:
-        return self.held.expires_in_s
+        return self.calls.expires_in_s
 
     def renew(self, *, deadline_s: float | None = None) -> None:
-        run_on_loop(self.held.renew(deadline_s=deadline_s))
+        run_on_loop(self.calls.renew(deadline_s=deadline_s))
 
     def release(self, *, deadline_s: float | None = None) -> None:
-        run_on_loop(self.held.release(deadline_s=deadline_s))
+        run_on_loop(self.calls.release(deadline_s=deadline_s))
 
     def __enter__(self) -> SyncLease:
         return self
@@ -139,7 +133,8 @@ class SyncLease:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.release()
+        if not self.is_inherited:
+            self.release()
 
 
 def _generator(items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
