@@ -6,8 +6,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from waiting import leeway
 
-from ringmq.calls.loop_thread import await_on_loop, run_on_loop
+from ringmq.calls.loop_thread import await_on_loop, run_on_loop, start_on_loop
 
 
 def test_a_future_is_awaited_without_a_task() -> None:
@@ -78,3 +79,19 @@ def test_an_interrupt_cancels_the_future(interrupted: list[int]) -> None:
         return started[0].cancelled()
 
     assert run_on_loop(is_cancelled())
+
+
+def test_the_loops_own_thread_waits_for_nothing_there() -> None:
+    """It would wait for ever, and with it every client of the process."""
+
+    async def nothing() -> None: ...
+
+    async def a_callback() -> None:
+        run_on_loop(nothing())
+
+    async def another() -> None:
+        await_on_loop(asyncio.get_running_loop().create_future)
+
+    for work in (a_callback(), another()):
+        with pytest.raises(RuntimeError, match="wait for itself"):
+            start_on_loop(work).result(leeway(5))

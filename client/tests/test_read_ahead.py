@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, Generator
 
 import pytest
 from loops import run
-from waiting import until
+from waiting import leeway, until
 
+from ringmq.calls.loop_thread import start_on_loop
 from ringmq.reading.read_ahead import read_ahead
 
 
@@ -92,3 +93,17 @@ def test_a_caller_that_is_interrupted_ends_it(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(KeyboardInterrupt):
         next(source.read())
     assert source.closed.is_set()
+
+
+def test_the_garbage_collector_ends_it_in_the_loops_own_thread() -> None:
+    """Which can't wait for itself there: all clients of the process stood still."""
+    source = Counted(100)
+    reading = source.read()
+    assert next(reading) == 0
+
+    async def end() -> None:
+        # As the collector does, in whichever thread it runs, if a reading is in a cycle.
+        reading.close()
+
+    start_on_loop(end()).result(leeway(5))
+    assert source.closed.wait(leeway(5))

@@ -76,6 +76,16 @@ class OnLoop(Generic[T]):
         if self.is_inherited:
             raise ClosedError("it belongs to the process that has forked this one: connect again")
         return self._calls
+
+
+def is_loops_own_thread() -> bool:
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return running is _loop()
+
+
 def start_on_loop(work: Coroutine[object, object, R]) -> concurrent.futures.Future[R]:
     """Begins `work` on the loop. What one thread starts begins in that order."""
     return asyncio.run_coroutine_threadsafe(work, _loop())
@@ -83,6 +93,9 @@ def start_on_loop(work: Coroutine[object, object, R]) -> concurrent.futures.Futu
 
 def run_on_loop(work: Coroutine[object, object, R]) -> R:
     """Runs `work` on the loop and waits for it; an interrupt here cancels it there."""
+    if is_loops_own_thread():
+        work.close()
+        raise RuntimeError("a callback of a client can't call it: it would wait for itself")
     future = start_on_loop(work)
     try:
         return future.result()
@@ -97,6 +110,8 @@ def await_on_loop(start: Callable[[], asyncio.Future[R]]) -> R:
     For what happens once for each message. It needs neither a task nor the loop's turns for one:
     it takes 20 us of processor time, `run_on_loop` 32.
     """
+    if is_loops_own_thread():
+        raise RuntimeError("a callback of a client can't call it: it would wait for itself")
     loop = _loop()
     ended = threading.Lock()
     ended.acquire()

@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Generic, TypeVar
 
-from ringmq.calls.loop_thread import run_on_loop
+from ringmq.calls.loop_thread import OnLoop, is_loops_own_thread, run_on_loop, start_on_loop
 
 T = TypeVar("T")
 
@@ -28,16 +28,19 @@ def read_ahead(
 ) -> Generator[T, None, None]:
     """Its items, and then its error. It is begun by the first of them, and ended wherever the
     caller stops."""
-    ahead = _ReadAhead(items, bytes_of, bytes_max)
+    reading = OnLoop(_ReadAhead(items, bytes_of, bytes_max))
     try:
-        run_on_loop(ahead.start())
-        while taken := ahead.take():
+        run_on_loop(reading.calls.start())
+        while taken := reading.calls.take():
             # Each is let go when the caller lets it go.
             taken.reverse()
             while taken:
                 yield taken.pop()
     finally:
-        run_on_loop(ahead.close())
+        # The garbage collector may end it, in any thread: that one can't wait for itself.
+        if not reading.is_inherited:
+            end = start_on_loop if is_loops_own_thread() else run_on_loop
+            end(reading.calls.close())
 
 
 class _ReadAhead(Generic[T]):
