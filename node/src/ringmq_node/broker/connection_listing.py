@@ -59,15 +59,18 @@ class ConnectionListing:
                 silent.append(node.node)
                 return []
 
-        # One more than it returns says whether there are more.
+        # One more than it returns says whether there are more. Another node may not be asked for
+        # more than a page: it may have more if it has given all that it was asked for.
         found = self.states.infos(after, count + 1)
+        is_cut = False
         if not caller.forwarded:
             others = [each for each in self._nodes() if each.address and each.node != self._me]
             for answer in await asyncio.gather(*map(ask, others)):
                 found += answer
+                is_cut = is_cut or len(answer) == count
         found.sort(key=_place)
         page = found[:count]
-        following = _place(page[-1]) if len(found) > count else ""
+        following = _place(page[-1]) if len(found) > count or is_cut else ""
         return ConnectionPage(tuple(page), following, tuple(sorted(silent)))
 
 
