@@ -169,13 +169,20 @@ class Operator:
     async def rebalance(
         self, prefix: str = "", *, dry_run: bool = False, deadline_s: float | None = None
     ) -> list[MasterMove]:
-        """Spreads the masters of queues whose names begin with `prefix` evenly over the nodes."""
-        request = request_of(admin.RebalanceQueuesRequest, prefix=prefix, dry_run=dry_run)
+        """Spreads the masters of all queues evenly over the nodes, or of those of the client's
+        vhost whose names begin with `prefix`."""
+        vhost = self._nodes.vhost if prefix else ""
+        request = request_of(
+            admin.RebalanceQueuesRequest, prefix=prefix, dry_run=dry_run, vhost=vhost
+        )
         wanted_s = self._nodes.deadline_s if deadline_s is None else deadline_s
 
         async def attempt(asked: NodeChannel, timeout_s: float) -> list[MasterMove]:
             answer = await asked.admin.RebalanceQueues(request, timeout=timeout_s)
-            return [MasterMove(m.queue, m.old_master, m.new_master, m.error) for m in answer.moves]
+            return [
+                MasterMove(m.queue, m.old_master, m.new_master, m.error, m.vhost or "/")
+                for m in answer.moves
+            ]
 
         return await self._nodes.call(
             attempt, deadline_s=wanted_s, attempt_s=wanted_s, changes=True

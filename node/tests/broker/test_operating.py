@@ -257,3 +257,27 @@ def test_a_node_that_is_forgotten_while_it_is_cut_off_belongs_to_the_cluster_aga
             await client.operator.drain("b")
 
     run(main())
+
+
+def test_a_rebalancing_knows_vhosts(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running_nodes(tmp_path, "ab") as nodes,
+            ringmq.connect(nodes["a"].address, vhost="v") as client,
+            ringmq.connect(nodes["a"].address) as other,
+        ):
+            await client.topology.create_vhost("v")
+            for name in ("q1", "q2"):
+                await client.declare_queue(name, master_locator=MasterLocator.CLIENT_LOCAL)
+            moves = [ringmq.MasterMove("q1", "a", "b", vhost="v")]
+            assert await client.operator.rebalance(dry_run=True) == moves
+            assert await client.operator.rebalance("q", dry_run=True) == moves
+            assert await client.operator.rebalance("x", dry_run=True) == []
+            assert await other.operator.rebalance(dry_run=True) == moves
+            assert await other.operator.rebalance("q", dry_run=True) == []
+            nowhere = ringmq.connect(nodes["a"].address, vhost="w")
+            async with nowhere as stranger:
+                with pytest.raises(ringmq.VhostNotFoundError):
+                    await stranger.operator.rebalance("q", dry_run=True)
+
+    run(main())

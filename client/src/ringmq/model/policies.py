@@ -139,3 +139,4 @@ class MasterMove:
     old_master: str
     new_master: str
     error: str = ""
+    vhost: str = "/"

@@ -1417,17 +1417,21 @@ class RebalanceQueuesRequest(google.protobuf.message.Message):
 
     PREFIX_FIELD_NUMBER: builtins.int
     DRY_RUN_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     prefix: builtins.str
     """Only queues whose names begin with this prefix."""
     dry_run: builtins.bool
     """Nothing is moved."""
+    vhost: builtins.str
+    """Only queues of this vhost. Empty: of every one; the prefix is of "/" then."""
     def __init__(
         self,
         *,
         prefix: builtins.str = ...,
         dry_run: builtins.bool = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["dry_run", b"dry_run", "prefix", b"prefix"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["dry_run", b"dry_run", "prefix", b"prefix", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___RebalanceQueuesRequest: typing_extensions.TypeAlias = RebalanceQueuesRequest
@@ -1440,11 +1444,13 @@ class MasterMove(google.protobuf.message.Message):
     OLD_MASTER_FIELD_NUMBER: builtins.int
     NEW_MASTER_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     old_master: builtins.str
     new_master: builtins.str
     error: builtins.str
     """Why it didn't move. Empty: it did, or it is a dry run."""
+    vhost: builtins.str
     def __init__(
         self,
         *,
@@ -1452,8 +1458,9 @@ class MasterMove(google.protobuf.message.Message):
         old_master: builtins.str = ...,
         new_master: builtins.str = ...,
         error: builtins.str = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "new_master", b"new_master", "old_master", b"old_master", "queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "new_master", b"new_master", "old_master", b"old_master", "queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___MasterMove: typing_extensions.TypeAlias = MasterMove

@@ -438,16 +438,16 @@ class Broker:
         return await self._listing.status(with_resources=with_resources, with_needing=with_needing)
 
     async def rebalance(
-        self, prefix: str, caller: Caller, *, dry_run: bool
+        self, prefix: str, caller: Caller, *, dry_run: bool, every_vhost: bool = True
     ) -> Sequence[MasterMove]:
-        """Spreads the masters of these queues over the nodes."""
+        """Spreads the masters of these queues over the nodes. Names are internal ones."""
         self._gate.check()
 
         async def move(queue: str, node: str) -> None:
             await self.promote(queue, node, Caller(MOVE_DEADLINE_S))
 
         return await self.operating.rebalance(
-            prefix, caller.deadline_s, move=None if dry_run else move
+            prefix, caller.deadline_s, move=None if dry_run else move, every_vhost=every_vhost
         )
 
     def resources(self) -> NodeResources:

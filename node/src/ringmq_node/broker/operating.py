@@ -168,7 +168,7 @@ class Operating:
     # --- masters ---
 
     async def rebalance(
-        self, prefix: str, deadline_s: float, *, move: Move | None
+        self, prefix: str, deadline_s: float, *, move: Move | None, every_vhost: bool
     ) -> list[MasterMove]:
         """Carries the moves out by `move`, a few at a time; None: only tells them.
 
@@ -176,13 +176,13 @@ class Operating:
         """
         async with asyncio.timeout(deadline_s):
             if move is None:
-                return await self._plan(prefix)
+                return await self._plan(prefix, every_vhost)
             async with self._alone("rebalance"):
                 gate = asyncio.Semaphore(MOVES_AT_ONCE)
-                moves = await self._plan(prefix)
+                moves = await self._plan(prefix, every_vhost)
                 return [*await asyncio.gather(*(_moved(each, move, gate) for each in moves))]
 
-    async def _plan(self, prefix: str) -> list[MasterMove]:
+    async def _plan(self, prefix: str, every_vhost: bool) -> list[MasterMove]:
         fleet = self._cluster.fleet_of(
             [MemberId(n.node, n.incarnation) for n in self._listing.nodes() if n.address],
             self._settings.nodes,
@@ -190,7 +190,9 @@ class Operating:
         queues: list[Mastered] = []
         after = ""
         while True:
-            page = await self._listing.queues(prefix, after=after, queues_max=0, every_vhost=True)
+            page = await self._listing.queues(
+                prefix, after=after, queues_max=0, every_vhost=every_vhost
+            )
             for info in page.queues:
                 record = self._catalogue.records.get(info.queue)
                 found = record and mastered(info, self._settings.wanted_of(record), fleet)

@@ -121,7 +121,8 @@ def declare(
 @click.option("--dry-run", is_flag=True, help="Say what would be moved, and move nothing.")
 @client_options
 def rebalance(prefix: str, dry_run: bool, target: Target) -> None:
-    """Spread the masters evenly over the nodes, or of queues whose names begin with PREFIX.
+    """Spread the masters evenly over the nodes; with PREFIX those of queues of the vhost whose
+    names begin with it.
 
     They move to synchronised mirrors, a few at a time. Exit code 1 if one of them didn't.
     """
@@ -130,8 +131,11 @@ def rebalance(prefix: str, dry_run: bool, target: Target) -> None:
         emit_json([asdict(move) for move in moves])
     else:
         emit_table(
-            ("queue", "from", "to", "error"),
-            ((move.queue, move.old_master, move.new_master, move.error) for move in moves),
+            ("vhost", "queue", "from", "to", "error"),
+            (
+                (move.vhost, move.queue, move.old_master, move.new_master, move.error)
+                for move in moves
+            ),
         )
     failed = sum(bool(move.error) for move in moves)
     if failed:

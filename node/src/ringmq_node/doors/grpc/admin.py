@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import topology_pb2 as topology
@@ -26,7 +25,7 @@ from ringmq_node.doors.grpc.wire import (
     verify_to_wire,
 )
 from ringmq_node.model.info import QueueInfo, SyncInfo
-from ringmq_node.model.names import split_name
+from ringmq_node.model.names import shown_text, split_name, vhost_of
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import LIST_MAX
 from ringmq_wire import Accept
@@ -180,10 +179,22 @@ class AdminService:
     async def _rebalance(self, data: bytes, context: Context) -> bytes:
         request = parse_request(admin.RebalanceQueuesRequest, data)
         moves = await self._broker.rebalance(
-            request.prefix, caller_of(context), dry_run=request.dry_run
+            await self._broker.topology.internal_name(request.vhost, request.prefix),
+            caller_of(context),
+            dry_run=request.dry_run,
+            every_vhost=not request.vhost,
         )
         return admin.RebalanceQueuesResponse(
-            moves=[admin.MasterMove(**asdict(move)) for move in moves]
+            moves=[
+                admin.MasterMove(
+                    vhost=vhost_of(move.queue),
+                    queue=split_name(move.queue)[1],
+                    old_master=move.old_master,
+                    new_master=move.new_master,
+                    error=shown_text(move.error),
+                )
+                for move in moves
+            ]
         ).SerializeToString()
 
     async def _queue_of(self, request: NamesQueue) -> str:
