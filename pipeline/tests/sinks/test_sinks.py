@@ -5,6 +5,7 @@ No Spark: `write` is what the job has it do, to write files into a new folder.""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -108,6 +109,26 @@ def test_a_batch_is_skipped_without_being_read(kind: str, tmp_path: Path) -> Non
     for number in range(12):
         assert sink(kind, tmp_path).commit(batch(number, number * 10, 120), refuse).skipped
     assert positions(kind, tmp_path) == [*range(120)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_that_goes_further_than_the_tables_is_not_skipped(
+    kind: str, tmp_path: Path
+) -> None:
+    """From a checkpoint that was restored, or whose newest file was lost with the power, Spark
+    plans a batch once more, and by then there is more to read. It may not be acknowledged."""
+    sink(kind, tmp_path).commit(batch(0, 0, 10), rows(0, 10))
+    sink(kind, tmp_path).commit(batch(1, 10, 20), rows(10, 20))
+    with pytest.raises(JobError, match=r"batch 1.*only to position 20, not to 30"):
+        sink(kind, tmp_path).commit(batch(1, 10, 30), rows(10, 30))
+    # A new queue has been found meanwhile.
+    new = replace(
+        batch(1, 10, 20), ranges=(*batch(1, 10, 20).ranges, *batch(1, 0, 5, queue_id="new").ranges)
+    )
+    with pytest.raises(JobError, match=r"only to position 0, not to 5"):
+        sink(kind, tmp_path).commit(new, rows(0, 5))
+    assert sink(kind, tmp_path).commit(batch(1, 10, 20), rows(10, 20)).skipped
+    assert positions(kind, tmp_path) == [*range(20)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

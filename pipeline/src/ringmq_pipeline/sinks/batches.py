@@ -82,9 +82,32 @@ class RowsInTableError(JobError):
         self.queue, self.first, self.end = queue, first, end
 
 
+class BatchBeyondTableError(JobError):
+    """The table has a batch of this number and query, which ended before this one."""
+
+    def __init__(self, number: int, whole: QueueRange, end: int) -> None:
+        super().__init__(
+            f"queue {whole.queue!r}: the table has batch {number} of this checkpoint only to "
+            f"position {end}, not to {whole.end}: the checkpoint was restored, or has lost its "
+            "newest files; begin another one"
+        )
+
+
 def numbering_key(each: QueueRange) -> str:
     """Positions of one key are the same messages for ever."""
     return f"ringmq:{each.queue_id}:{each.epoch}"
+
+
+def check_covered(batch: TableBatch, ends: Mapping[str, int]) -> None:
+    """Raises `BatchBeyondTableError`. `batch`: the table has its number.
+
+    Spark plans a batch once more, with all that is there by then, if its offset log has forgotten
+    the batch. Were it skipped by its number, what is new in it would be acknowledged, and be in
+    no table."""
+    for each in batch.ranges:
+        end = ends.get(numbering_key(each), 0)
+        if end < each.end:
+            raise BatchBeyondTableError(batch.number, each, max(end, 0))
 
 
 def refuse_rows_in_table(

@@ -30,6 +30,7 @@ from ringmq_pipeline.sinks.batches import (
     TableBatch,
     WriteFiles,
     WrittenFile,
+    check_covered,
     folders_between,
     make_durable,
     numbering_key,
@@ -50,6 +51,7 @@ class DeltaSink:
     def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
         table = self._table()
         if table is not None and _version(table, batch.query) >= batch.number:
+            check_covered(batch, _ends(table, batch))
             return SKIPPED
         folder = self._path / "data" / batch.query / f"{batch.number}-{uuid.uuid4().hex}"
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -94,8 +96,7 @@ class DeltaSink:
             )
         if _version(table, batch.query) >= batch.number:
             raise JobError(f"{self._path}: another process has committed batch {batch.number}")
-        keys = [numbering_key(each) for each in batch.ranges]
-        refuse_rows_in_table(batch, files, {key: _version(table, key) for key in keys})
+        refuse_rows_in_table(batch, files, _ends(table, batch))
 
     def _add(self, table: DeltaTable, batch: TableBatch, files: Sequence[WrittenFile]) -> None:
         numbers = [Transaction(batch.query, batch.number)]
@@ -139,6 +140,12 @@ def _version(table: DeltaTable, application: str) -> int:
     """-1: none yet."""
     found = table.transaction_version(application)
     return -1 if found is None else found
+
+
+def _ends(table: DeltaTable, batch: TableBatch) -> dict[str, int]:
+    """How far the table has the messages of the batch's queues."""
+    keys = [numbering_key(each) for each in batch.ranges]
+    return {key: _version(table, key) for key in keys}
 
 
 def _schema(files: Sequence[WrittenFile]) -> Schema:

@@ -27,6 +27,7 @@ from ringmq_pipeline.sinks.batches import (
     TableBatch,
     WriteFiles,
     WrittenFile,
+    check_covered,
     folders_between,
     make_durable,
     numbering_key,
@@ -65,10 +66,11 @@ class ParquetSink:
 
     def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
         manifest = self._path / MANIFESTS / batch.query / f"{batch.number}.json"
+        ends = self._ends()
         if manifest.exists():
+            check_covered(batch, ends)
             return SKIPPED
         folder = self._path / "data" / batch.query / str(batch.number)
-        ends = self._ends()
         if not folder.exists():
             staged = self._stage(batch, write)
             refuse_rows_in_table(batch, written_files(staged), ends)
