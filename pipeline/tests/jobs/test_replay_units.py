@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow
@@ -90,6 +95,44 @@ def test_progress_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
         10,
         10,
     ]
+
+
+def test_a_full_disk_leaves_the_progress_as_it_was(tmp_path: Path) -> None:
+    """So does a death at that time. A new producer's rows would be no repeats for the broker."""
+    noted = tmp_path / "progress"
+    [unit] = units_of(ROOT, [file("a", (0, 9))])
+    first = ReplayProgress(noted, ReplayJob(ROOT, {}, noted))
+    first.note(unit, 10)
+    whole = noted.read_bytes()
+    noted.write_bytes(whole + b'{"unit": "half')
+    with no_space_behind(10):
+        resumed = ReplayProgress(noted, ReplayJob(ROOT, {}, noted, resume=True))
+    assert (resumed.producer, resumed.done) == (first.producer, {unit.key})
+    assert noted.read_bytes() == whole
+
+
+def test_a_progress_survives_the_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a new file, too: without the file, `--resume` is a new producer."""
+    synced = set()
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.readlink(f"/proc/self/fd/{fd}")))
+    noted = tmp_path / "replays" / "progress"
+    ReplayProgress(noted, ReplayJob(ROOT, {}, noted))
+    assert synced == {str(path) for path in (noted, noted.parent, noted.parent.parent)}
+
+
+@contextmanager
+def no_space_behind(size: int) -> Iterator[None]:
+    """No file grows beyond it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
 def test_a_progress_of_other_rows_is_refused(tmp_path: Path) -> None:

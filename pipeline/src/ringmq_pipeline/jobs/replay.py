@@ -32,7 +32,13 @@ import pyarrow.parquet
 from ringmq_pipeline import sink_options
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.sink_options import PUBLISHED
-from ringmq_pipeline.sinks.batches import POSITION, QUEUE_COLUMNS, WrittenFile, file_of
+from ringmq_pipeline.sinks.batches import (
+    POSITION,
+    QUEUE_COLUMNS,
+    WrittenFile,
+    file_of,
+    make_durable,
+)
 from ringmq_pipeline.sinks.parquet import MANIFESTS, committed_files
 
 if TYPE_CHECKING:
@@ -188,13 +194,16 @@ class ReplayProgress:
             self.producer = self._take_over(asked, job.producer)
             return
         self.producer = job.producer or uuid.uuid4().hex
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = path.absolute().parent
+        new = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
         self._append({"job": asked, "producer": self.producer})
+        make_durable([folder, *(each.parent for each in new)])
 
     def _take_over(self, asked: Mapping[str, object], producer: str) -> str:
         # The last line may be half of one: its unit is published again, and trimmed.
-        whole = self._path.read_text().rpartition("\n")[0].splitlines()
-        if not whole:
+        whole = self._path.read_bytes().rpartition(b"\n")[0].split(b"\n")
+        if not whole[0]:
             raise JobError(f"{self._path} is no replay's progress")
         first = json.loads(whole[0])
         if first["job"] != asked or producer not in ("", first["producer"]):
@@ -202,7 +211,9 @@ class ReplayProgress:
                 f"{self._path} is the progress of another replay: {json.dumps(first)}; other rows "
                 "under the same numbers would be taken for repeats"
             )
-        self._path.write_text("".join(f"{line}\n" for line in whole))
+        # Nothing is written again: of a death in between, an empty file would be left, whose next
+        # replay is another producer.
+        os.truncate(self._path, sum(len(line) + 1 for line in whole))
         self.done = {json.loads(line)["unit"] for line in whole[1:]}
         return str(first["producer"])
 
