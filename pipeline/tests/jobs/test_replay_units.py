@@ -122,6 +122,35 @@ def test_a_progress_survives_the_loss_of_power(
     assert synced == {str(path) for path in (noted, noted.parent, noted.parent.parent)}
 
 
+def test_a_table_that_has_grown_has_the_units_of_before(tmp_path: Path) -> None:
+    """Positions of two queues overlap, so a new file would join a unit: with another name, the
+    rows that are in the queue already would be no repeats."""
+    noted = tmp_path / "progress"
+    job = ReplayJob(ROOT, {}, noted, resume=True)
+    files = [file("a", (0, 60)), file("b", (50, 70)), file("c", (80, 90))]
+    first = ReplayProgress(noted, job)
+    before = first.units(files)
+    assert [[path.name for path in unit.files] for unit in before] == [["a", "b"], ["c"]]
+    first.note(before[0], 20)
+    # The second one is on its way when this replay dies.
+    grown = [*files, file("d", (75, 85)), file("e", (86, 99))]
+    for _ in range(2):
+        again = ReplayProgress(noted, job)
+        units = again.units(grown)
+        assert units[:2] == before
+        assert [[path.name for path in unit.files] for unit in units[2:]] == [["d"], ["e"]]
+        assert again.done == {before[0].key}
+
+
+def test_a_table_whose_files_were_replaced_is_refused(tmp_path: Path) -> None:
+    """`OPTIMIZE` makes other files of the same rows."""
+    noted = tmp_path / "progress"
+    job = ReplayJob(ROOT, {}, noted, resume=True)
+    ReplayProgress(noted, job).units([file("a", (0, 9)), file("b", (10, 19))])
+    with pytest.raises(JobError, match=r"has no file a any more.*published twice"):
+        ReplayProgress(noted, job).units([file("compacted", (0, 19))])
+
+
 @contextmanager
 def no_space_behind(size: int) -> Iterator[None]:
     """No file grows beyond it."""

@@ -180,10 +180,14 @@ def _unit(root: Path, files: Sequence[WrittenFile]) -> ReplayUnit:
 
 
 class ReplayProgress:
-    """A line of JSON for the job, and one for each unit that is confirmed."""
+    """Lines of JSON: for the job, for the units that it will publish, and for each one that is
+    confirmed."""
 
     def __init__(self, path: Path, job: ReplayJob) -> None:
         self._path = path
+        self._source = job.source
+        # By the names of their files.
+        self._planned: list[list[str]] = []
         self.done: set[str] = set()
         asked = {"source": str(job.source.absolute()), "where": job.where, "sink": dict(job.sink)}
         if path.exists() and path.stat().st_size:
@@ -214,8 +218,33 @@ class ReplayProgress:
         # Nothing is written again: of a death in between, an empty file would be left, whose next
         # replay is another producer.
         os.truncate(self._path, sum(len(line) + 1 for line in whole))
-        self.done = {json.loads(line)["unit"] for line in whole[1:]}
+        for line in map(json.loads, whole[1:]):
+            if "plan" in line:
+                self._planned += line["plan"]
+            else:
+                self.done.add(line["unit"])
         return str(first["producer"])
+
+    def units(self, files: Sequence[WrittenFile]) -> list[ReplayUnit]:
+        """Those that were planned before, as they were, and behind them those of new files: a file
+        that joins a unit would rename it, and the broker would take its rows for new ones.
+
+        Raises `JobError` if a planned file isn't there."""
+        by_name = {os.path.relpath(file.path, self._source): file for file in files}
+        planned = {name for names in self._planned for name in names}
+        if gone := sorted(planned - by_name.keys()):
+            raise JobError(
+                f"{self._source} has no file {gone[0]} any more, which this replay began with: "
+                "the same rows in other files would be published twice"
+            )
+        units = [_unit(self._source, [by_name[name] for name in names]) for names in self._planned]
+        new = units_of(self._source, [by_name[name] for name in by_name if name not in planned])
+        if new:
+            # Before the first of them is published.
+            plan = [[os.path.relpath(file, self._source) for file in unit.files] for unit in new]
+            self._append({"plan": plan})
+            self._planned += plan
+        return units + new
 
     def note(self, unit: ReplayUnit, rows: int) -> None:
         self._append({"unit": unit.key, "rows": rows})
@@ -235,7 +264,7 @@ def replay(
     there are."""
     progress = ReplayProgress(job.progress, job)
     files = [file_of(path) for path in files_of_table(job.source)]
-    units = units_of(job.source, [file for file in files if file.rows])
+    units = progress.units([file for file in files if file.rows])
     tally = ReplayTally(producer=progress.producer)
     left = [unit for unit in units if unit.key not in progress.done]
     tally.units_skipped = len(units) - len(left)
