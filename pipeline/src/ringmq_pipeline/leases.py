@@ -70,7 +70,8 @@ class Leases:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._lock = threading.Lock()
-        self._held: dict[str, SyncLease] = {}
+        # By the queue's name, with the id of the queue that it is of.
+        self._held: dict[str, tuple[str, SyncLease]] = {}
         self._lost: ringmq.LeaseLostError | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -83,8 +84,9 @@ class Leases:
         with self._lock:
             if self._lost is not None:
                 raise SourceLeasedError(f"{self._lost}; this query has to end") from self._lost
-            held = self._held.get(queue)
-        if held is not None:
+            queue_id, held = self._held.get(queue, ("", None))
+        # The lease of a queue that was declared anew is gone with the one before.
+        if held is not None and queue_id == at.queue_id:
             return held
         reader = reader_for(self._options, queue, at)
         try:
@@ -97,7 +99,7 @@ class Leases:
         except ringmq.LeaseHeldError as error:
             raise _leased(queue, error.holder, error.expires_in_s) from error
         with self._lock:
-            self._held[queue] = lease
+            self._held[queue] = at.queue_id, lease
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._renew, name="ringmq-leases", daemon=True
@@ -109,10 +111,16 @@ class Leases:
         while not self._ended.wait(self._options.lease_ttl_s / RENEWALS_IN_A_LIFE):
             with self._lock:
                 held = [*self._held.items()]
-            for queue, lease in held:
+            for queue, (queue_id, lease) in held:
                 try:
                     lease.renew(deadline_s=self._options.lease_ttl_s)
+                except ringmq.QueueNotFoundError:
+                    # The query's next trigger says so.
+                    self._forget(queue, queue_id)
                 except ringmq.LeaseLostError as error:
+                    if self._is_another(queue, queue_id):
+                        self._forget(queue, queue_id)
+                        continue
                     with self._lock:
                         self._lost = error
                     return
@@ -120,12 +128,29 @@ class Leases:
                     # The broker decides about every acknowledgement by the lease's token.
                     log.warning("queue %r: the lease wasn't renewed: %s", queue, error)
 
+    def _is_another(self, queue: str, queue_id: str) -> bool:
+        """Whether the queue is gone, or has been declared anew: nobody has taken its lease, and
+        the query's next trigger says what it can't read any more."""
+        try:
+            return reader_for(self._options, queue).stat().numbering.queue_id != queue_id
+        except ringmq.QueueNotFoundError:
+            return True
+        except ringmq.RingMQError as error:
+            log.warning("queue %r: whether it is the same isn't known: %s", queue, error)
+            return False
+
+    def _forget(self, queue: str, queue_id: str) -> None:
+        with self._lock:
+            # By now, it may be held of the new queue.
+            if self._held.get(queue, ("", None))[0] == queue_id:
+                del self._held[queue]
+
     def release(self) -> None:
         """Never raises: the queue may be gone, or its nodes."""
         self._ended.set()
         with self._lock:
             held, self._held = self._held, {}
-        for queue, lease in held.items():
+        for queue, (_, lease) in held.items():
             try:
                 lease.release()
             except ringmq.RingMQError as error:

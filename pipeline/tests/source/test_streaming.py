@@ -231,6 +231,39 @@ def test_a_queue_that_was_declared_anew_is_refused_or_read_from_its_beginning(
     lax.end()
 
 
+def test_a_running_query_goes_over_to_a_queue_that_was_declared_anew(live: LiveNode) -> None:
+    """Its lease was the other queue's."""
+    live.fill("running", numbered(10))
+    query = Query(live.address, "running", failOnDataLoss="false")
+    assert len(query.trigger()) == 10
+    live.client.delete_queue("running")
+    live.fill("running", [b"new"] * 3)
+    assert query.trigger() == []
+    assert [row["body"] for row in query.trigger()] == [b"new"] * 3
+    assert query.trigger() == []
+    assert live.stat("running").messages == 0
+    query.end()
+    assert live.stat("running").leases == ()
+
+
+def test_a_renewal_takes_a_queue_that_was_declared_anew_for_no_lost_lease(live: LiveNode) -> None:
+    """No other query has it. What the query can't read any more is said by its next trigger."""
+    live.fill("renewed", numbered(10))
+    live.fill("beside", numbered(1))
+    query = Query(live.address, "", queues="beside,renewed", leaseTtl="300ms")
+    query.trigger()
+    live.client.delete_queue("renewed")
+    live.fill("renewed", [b"new"])
+    leases = query.reader._driver.leases
+    wait_until(lambda: "renewed" not in leases._held or leases._lost is not None, 5)
+    with pytest.raises(DataLossError, match=r"positions from 10 on.*declared anew"):
+        query.trigger()
+    # The other queue's lease goes on.
+    [lease] = live.stat("beside").leases
+    wait_until(lambda: live.stat("beside").leases[0].until_ms > lease.until_ms, 5)
+    query.end()
+
+
 def test_a_deleted_queue_is_refused(live: LiveNode) -> None:
     live.fill("deleted", numbered(3))
     query = Query(live.address, "deleted")
