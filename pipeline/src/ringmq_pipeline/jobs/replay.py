@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import pyarrow.compute
 import pyarrow.parquet
@@ -98,17 +99,35 @@ class ReplayTally:
 
 
 def files_of_table(path: Path) -> list[Path]:
-    """Of a Delta table, of a table with manifests, or of a folder or a file of Parquet."""
+    """Of a Delta table, of a table with manifests, or of a folder or a file of Parquet. Raises
+    `JobError` for a Delta table whose files alone aren't its rows."""
     if (path / "_delta_log").is_dir():
-        from deltalake import DeltaTable
-
-        return sorted(path / file for file in DeltaTable(path).file_uris())
+        return _files_of_delta(path)
     if (path / MANIFESTS).is_dir():
         return committed_files(path)
     found = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
     if not found:
         raise JobError(f"{path}: no table, and no Parquet files")
     return found
+
+
+def _files_of_delta(path: Path) -> list[Path]:
+    from deltalake import DeltaTable
+
+    table = DeltaTable(path)
+    features = table.protocol().reader_features or []
+    # Not all tables that may have such rows have some.
+    if "deletionVectors" in features and next(iter(table.deletion_vectors()), None) is not None:
+        raise JobError(
+            f"{path}: the table has rows that are deleted, and still in its files (deletion "
+            "vectors): rewrite it without them"
+        )
+    if lacking := {*PUBLISHED, *ORDER}.intersection(table.metadata().partition_columns):
+        columns = ", ".join(sorted(lacking))
+        raise JobError(f"{path}: the table is partitioned by {columns}, which its files lack")
+    # Not `file_uris`, which encodes what is above the table, and nothing below.
+    names = table.get_add_actions()["path"].to_pylist()
+    return sorted(path / unquote(name) for name in names)
 
 
 def units_of(root: Path, files: Sequence[WrittenFile]) -> list[ReplayUnit]:
