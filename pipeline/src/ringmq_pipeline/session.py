@@ -84,6 +84,12 @@ def spark_session(
             shutil.rmtree(Path(spark_home, "work", application), ignore_errors=True)
 
 
+def spark_name(path: Path) -> str:
+    """As Spark takes the name of a local file. It takes a URI's `%20` for three characters, and
+    writes beside the folder that is meant."""
+    return f"file://{path.absolute()}"
+
+
 def _running_session() -> SparkSession | None:
     if "pyspark.sql" not in sys.modules:
         return None

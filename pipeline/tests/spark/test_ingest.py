@@ -61,6 +61,23 @@ def test_a_queue_is_in_the_table_and_no_more_in_the_queue(
     assert (stat.messages, stat.leases) == (0, ())
 
 
+@pytest.mark.usefixtures("spark")
+def test_folders_may_have_any_name(
+    live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With names as URIs have them, Spark writes to another folder, and a batch looks empty."""
+    folder = tmp_path / "the lake's é#100"
+    live.fill("any name", numbered(5))
+    live.client.declare_queue("any name again")
+    assert ingest(live, "any name", folder) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 5
+    again = ["--queue", "any name again", "--progress", str(folder / "progress"), "--quiet"]
+    again += ["--from", str(folder / "table"), "--endpoints", live.address]
+    assert invoke(["replay", *again]) == 0
+    assert live.bodies("any name again") == numbered(5)
+    assert [each.name for each in tmp_path.iterdir()] == [folder.name]
+
+
 @evidence
 @pytest.mark.usefixtures("spark")
 def test_a_checkpoint_that_is_older_than_its_queue_is_refused_with_the_range(

@@ -23,6 +23,7 @@ from ringmq_pipeline.jobs.checkpoints import committed_end, query_of, ranges_of
 from ringmq_pipeline.jobs.decoding import Decoding, decode, without_repeats
 from ringmq_pipeline.leases import SourceLeasedError
 from ringmq_pipeline.offsets import from_json
+from ringmq_pipeline.session import spark_name
 from ringmq_pipeline.sinks import Sink
 from ringmq_pipeline.sinks.batches import Committed, TableBatch, WriteFiles
 
@@ -107,7 +108,7 @@ def _run(
         frame = without_repeats(frame, job.dedupe_window)
     writer = (
         frame.writeStream.queryName(f"ingest {source['leaseHolder']}")
-        .option("checkpointLocation", job.checkpoint.absolute().as_uri())
+        .option("checkpointLocation", spark_name(job.checkpoint))
         .foreachBatch(_process(job, tally))
     )
     if job.every_s is None:
@@ -161,7 +162,7 @@ def files_of(frame: DataFrame) -> WriteFiles:
             frame.write.option("compression", "zstd")
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             .mode("errorifexists")
-            .parquet(folder.as_uri())
+            .parquet(spark_name(folder))
         )
 
     return write

@@ -32,6 +32,7 @@ import pyarrow.parquet
 
 from ringmq_pipeline import sink_options
 from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.session import spark_name
 from ringmq_pipeline.sink_options import PUBLISHED
 from ringmq_pipeline.sinks.batches import (
     POSITION,
@@ -331,7 +332,7 @@ def _publish(
     from pyspark.sql import functions as sql
 
     # One look for all: they have the same.
-    schema = spark.read.parquet(query[0].files[0].as_uri()).schema
+    schema = spark.read.parquet(spark_name(query[0].files[0])).schema
     counts = []
     frames = []
     for unit in query:
@@ -356,7 +357,7 @@ def _publish(
 
 def _rows_of(reader: DataFrameReader, job: ReplayJob, unit: ReplayUnit) -> DataFrame:
     """In their order, as one partition."""
-    frame = reader.parquet(*(file.as_uri() for file in unit.files))
+    frame = reader.parquet(*(spark_name(file) for file in unit.files))
     if job.where:
         frame = frame.where(job.where)
     if not set(ORDER) <= set(frame.columns):
