@@ -46,7 +46,7 @@ def batch(
 
 
 def rows(first: int, end: int) -> WriteFiles:
-    def write(folder: Path) -> None:
+    def write(folder: Path) -> int:
         folder.mkdir()
         half = (first + end) // 2
         for name, low, high in (("a", first, half), ("b", half, end)):
@@ -58,6 +58,7 @@ def rows(first: int, end: int) -> WriteFiles:
                 }
             )
             pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
+        return end - first
 
     return write
 
@@ -99,7 +100,7 @@ def test_a_batch_that_ended_after_a_step_is_there_once(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_skipped_without_being_read(kind: str, tmp_path: Path) -> None:
-    def refuse(folder: Path) -> None:
+    def refuse(folder: Path) -> int:
         pytest.fail("its messages may be gone by now")
 
     for number in range(12):
@@ -166,13 +167,32 @@ def test_a_batch_without_rows_does_no_harm(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("makes_folder", [True, False])
+def test_rows_that_were_written_elsewhere_are_no_batch_without_rows(
+    makes_folder: bool, kind: str, tmp_path: Path
+) -> None:
+    """Workers that see another folder under the table's name. They would be acknowledged."""
+
+    def write(folder: Path) -> int:
+        if makes_folder:
+            folder.mkdir()
+        return 10
+
+    with pytest.raises(JobError, match="10 rows were written, and 0 are there"):
+        sink(kind, tmp_path).commit(batch(0, 0, 10), write)
+    sink(kind, tmp_path).commit(batch(0, 0, 10), rows(0, 10))
+    assert positions(kind, tmp_path) == [*range(10)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_file_without_row_groups_does_no_harm(kind: str, tmp_path: Path) -> None:
     """Spark writes one for a table without rows, as most batches have none for the quarantine."""
 
-    def write(folder: Path) -> None:
+    def write(folder: Path) -> int:
         folder.mkdir()
         schema = pyarrow.schema([("position", pyarrow.int64())])
         pyarrow.parquet.ParquetWriter(folder / "empty.parquet", schema).close()
+        return 0
 
     assert sink(kind, tmp_path).commit(batch(0, 0, 10), write).rows == 0
     sink(kind, tmp_path).commit(batch(1, 10, 20), rows(10, 20))
@@ -180,9 +200,10 @@ def test_a_file_without_row_groups_does_no_harm(kind: str, tmp_path: Path) -> No
 
 
 def test_a_table_keeps_its_columns(tmp_path: Path) -> None:
-    def others(folder: Path) -> None:
+    def others(folder: Path) -> int:
         folder.mkdir()
         pyarrow.parquet.write_table(pyarrow.table({"other": [1]}), folder / "a.parquet")
+        return 1
 
     DeltaSink(tmp_path).commit(batch(0, 0, 10), rows(0, 10))
     with pytest.raises(JobError, match="the table has the columns queue"):

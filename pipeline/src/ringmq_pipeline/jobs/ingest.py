@@ -155,15 +155,21 @@ def _process(job: Ingest, tally: IngestTally) -> Callable[[DataFrame, int], None
 
 
 def files_of(frame: DataFrame) -> WriteFiles:
-    def write(folder: Path) -> None:
+    def write(folder: Path) -> int:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as sql
+
+        written = Observation()
         # By default, times are in a type of 12 bytes that Parquet has given up.
         frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         (
-            frame.write.option("compression", "zstd")
+            frame.observe(written, sql.count(sql.lit(1)).alias("rows"))
+            .write.option("compression", "zstd")
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             .mode("errorifexists")
             .parquet(spark_name(folder))
         )
+        return int(written.get["rows"])
 
     return write
 

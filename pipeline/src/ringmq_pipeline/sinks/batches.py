@@ -17,8 +17,8 @@ import pyarrow.parquet
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.offsets import QueueRange
 
-# Writes Parquet files into a folder that isn't there yet.
-WriteFiles = Callable[[Path], None]
+# Writes Parquet files into a folder that isn't there yet. Returns how many rows it has written.
+WriteFiles = Callable[[Path], int]
 
 POSITION: Final = "position"
 # They tell one message from all others, with its position.
@@ -140,6 +140,19 @@ def _lowest_positions(files: Iterable[WrittenFile]) -> dict[tuple[str, int], int
 
 
 # --- files ---
+
+
+def write_whole(write: WriteFiles, folder: Path) -> list[WrittenFile]:
+    """The files with rows. Raises `JobError` if some aren't there: a worker may see another folder
+    under this name, and Spark's driver finds nothing amiss then."""
+    rows = write(folder)
+    files = written_files(folder)
+    if (found := sum(file.rows for file in files)) != rows:
+        raise JobError(
+            f"{folder}: {rows} rows were written, and {found} are there: driver and workers have "
+            "to see the same folder under this name"
+        )
+    return files
 
 
 def written_files(folder: Path) -> list[WrittenFile]:

@@ -35,7 +35,7 @@ from ringmq_pipeline.sinks.batches import (
     make_durable,
     numbering_key,
     refuse_rows_in_table,
-    written_files,
+    write_whole,
 )
 
 LOG = "_delta_log"
@@ -55,9 +55,8 @@ class DeltaSink:
             return SKIPPED
         folder = self._path / "data" / batch.query / f"{batch.number}-{uuid.uuid4().hex}"
         folder.parent.mkdir(parents=True, exist_ok=True)
-        write(folder)
+        files = write_whole(write, folder)
         self._reached("written")
-        files = written_files(folder)
         if not files:
             # Holes alone. To try it again does no harm.
             return Committed()

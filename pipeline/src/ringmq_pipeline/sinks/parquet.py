@@ -32,6 +32,7 @@ from ringmq_pipeline.sinks.batches import (
     make_durable,
     numbering_key,
     refuse_rows_in_table,
+    write_whole,
     written_files,
 )
 
@@ -99,9 +100,9 @@ class ParquetSink:
         name = f"{batch.number}-{uuid.uuid4().hex}"
         staged = self._path / STAGING / batch.query / name
         staged.parent.mkdir(parents=True, exist_ok=True)
-        write(staged)
+        files = write_whole(write, staged)
         self._reached("written")
-        make_durable([*(file.path for file in written_files(staged)), staged])
+        make_durable([*(file.path for file in files), staged])
         self._reached("durable")
         return staged
 
