@@ -52,7 +52,8 @@ from ringmq_pipeline.offsets import (
     shares,
     to_json,
 )
-from ringmq_pipeline.options import AckMode, SourceOptions
+from ringmq_pipeline.option_values import OptionError
+from ringmq_pipeline.options import AckMode, SourceOptions, StartingOffsets
 
 if TYPE_CHECKING:
     import pyarrow
@@ -126,6 +127,17 @@ class _Driver:
         self.newest: dict[str, QueueOffset] = {}
 
     def begin(self) -> dict[str, QueueOffset]:
+        options = self._options
+        if (
+            options.ack_mode is AckMode.COMMITTED
+            and options.starting_offsets is StartingOffsets.LATEST
+        ):
+            # All before a start leaves the queue, also what no query has read.
+            raise OptionError(
+                "startingOffsets",
+                "'latest' would acknowledge all messages that are there, unread: begin at a "
+                'position, {"QUEUE": POSITION}, if they are to go, or with ackMode=never',
+            )
         found = {}
         for queue, bounds in bounds_now(self._options).items():
             if bounds is not None:

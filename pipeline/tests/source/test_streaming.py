@@ -9,6 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ringmq_pipeline.leases import SourceLeasedError
 from ringmq_pipeline.offsets import DataLossError
+from ringmq_pipeline.option_values import OptionError
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -28,6 +29,23 @@ def test_messages_leave_the_queue_when_their_batch_is_a_start(live: LiveNode) ->
     assert query.trigger() == []
     assert live.stat("leaving").messages == 0
     query.end()
+
+
+def test_a_query_from_the_latest_position_removes_nothing_that_nobody_has_read(
+    live: LiveNode,
+) -> None:
+    live.fill("backlog", numbered(10))
+    with pytest.raises(OptionError, match="'latest' would acknowledge all messages that are there"):
+        Query(live.address, "backlog", startingOffsets="latest").trigger()
+    assert (live.stat("backlog").messages, live.stat("backlog").leases) == (10, ())
+    looking_on = Query(live.address, "backlog", startingOffsets="latest", ackMode="never")
+    assert looking_on.trigger() == []
+    live.publish("backlog", [b"new"])
+    assert [row["body"] for row in looking_on.trigger()] == [b"new"]
+    # A position is named by who knows what is before it.
+    behind = Query(live.address, "backlog", startingOffsets='{"backlog": 4}')
+    assert len(behind.trigger()) == 7
+    behind.end()
 
 
 def test_with_ack_mode_never_they_stay(live: LiveNode) -> None:
