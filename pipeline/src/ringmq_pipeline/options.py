@@ -155,6 +155,9 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     ending = take("endingOffsets", latest, _offsets)
     if ending is StartingOffsets.EARLIEST:
         raise OptionError("endingOffsets", "it is 'latest' or JSON: a range doesn't end 'earliest'")
+    for name, offsets in (("startingOffsets", starting), ("endingOffsets", ending)):
+        if isinstance(offsets, Mapping) and queues and (others := offsets.keys() - {*queues}):
+            raise OptionError(name, f"queue {min(others)!r} isn't read: only {', '.join(queues)}")
     messages_max = take("maxMessagesPerTrigger", 50_000, positive)
     offsets_min = take("minOffsetsPerTrigger", 0, positive)
     if offsets_min > messages_max:

@@ -87,6 +87,8 @@ def test_a_value_is_read(name: str, value: str, field: str, expected: Any) -> No
         ({"startingOffsets": '{"q": -1}'}, "startingOffsets", "not a position"),
         ({"startingOffsets": '{"q": true}'}, "startingOffsets", "not a position"),
         ({"endingOffsets": "earliest"}, "endingOffsets", "doesn't end"),
+        ({"startingOffsets": '{"ordres": 5}'}, "startingOffsets", "'ordres' isn't read"),
+        ({"endingOffsets": '{"ordres": 5}'}, "endingOffsets", "'ordres' isn't read"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(
