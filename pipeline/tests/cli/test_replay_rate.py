@@ -39,3 +39,11 @@ def test_the_tasks_share_the_rate(
     # What doesn't divide is left: less than one message a second of each task.
     assert rate - job.parallel < together <= rate
     assert job.parallel == (1 if ordering == "queue" else min(PARALLEL, rate))
+
+
+def test_a_replay_names_its_producers_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["replay", "--from", str(tmp_path), "--progress", str(tmp_path / "noted"), "--quiet"]
+    assert invoke([*words, "--option", "producerid=mine"]) == 2
+    assert "give --producer-id" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringmq_pipeline.cli.common import Progress, endpoints_option, pairs, spark_options
+from ringmq_pipeline.option_values import OptionError
 from ringmq_pipeline.summary import print_summary
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ def command(
     from ringmq_pipeline.jobs.replay import ReplayJob, replay
     from ringmq_pipeline.session import spark_session
 
+    for name in sink:
+        if name.lower() in ("producerid", "producercolumn"):
+            raise OptionError(name, "a replay names its producers itself: give --producer-id")
     parallel = 1 if ordering == "queue" else PARALLEL
     options = {"endpoints": endpoints} | ({"queue": queue} if queue else {}) | sink
     if rate is not None:
