@@ -15,6 +15,7 @@ PLACES = ["ingest", "--queue", "a", "--to", "t", "--checkpoint", "c"]
         (["--once", "--every", "5s"], "give one of them"),
         (["--decode", "json"], "belong together"),
         (["--quarantine", "q"], "belong together"),
+        (["--decode", "json", "--quarantine", "./t"], "is the table of --to"),
         (["--value-schema", "a INT"], "--value-schema is of"),
         (["--conf", "asyncProgressTrackingEnabled=true"], "messages would be lost"),
         (["--option", "asyncProgressTrackingEnabled=true"], "messages would be lost"),

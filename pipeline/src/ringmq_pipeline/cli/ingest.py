@@ -85,7 +85,7 @@ def command(
     """Messages from queues to a table, each one once.
 
     They leave the queue when the table has them for good."""
-    _check(once, every, decode, value_schema, quarantine, source | conf)
+    _check(once, every, decode, value_schema, to, quarantine, source | conf)
     settings = {"endpoints": endpoints, "queues": queue} | source
     # Spark takes seconds to start.
     check_leases(parse(settings))
@@ -142,6 +142,7 @@ def _check(
     every: str | None,
     decode: str,
     value_schema: str,
+    to: Path,
     quarantine: Path | None,
     settings: dict[str, str],
 ) -> None:
@@ -149,6 +150,10 @@ def _check(
         raise click.UsageError("--once ends, and --every goes on: give one of them")
     if (decode == "none") != (quarantine is None):
         raise click.UsageError("--decode and --quarantine belong together: bad bodies go there")
+    if quarantine is not None and quarantine.resolve() == to.resolve():
+        raise click.UsageError(
+            "--quarantine is the table of --to: only one of the two would be kept"
+        )
     if value_schema and decode != "json":
         raise click.UsageError("--value-schema is of --decode json")
     for name in settings:
