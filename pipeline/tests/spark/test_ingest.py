@@ -124,6 +124,19 @@ def test_a_batch_that_both_tables_have_keeps_the_ids_that_it_had(
     assert positions(DeltaTable(tmp_path / "table").file_uris()) == [0, 3]
 
 
+@pytest.mark.parametrize("schema", ["id BIGINT", ""])
+def test_a_body_is_one_json_value(spark: SparkSession, schema: str) -> None:
+    """Spark's functions read the first one, and leave out what is behind it."""
+    good = [b'{"id": 1}', b' {"id": 2}\n']
+    bad = [b'{"id": 1}\n{"id": 2}', b'{"id": 1} x', b'{"id": 1}, {"id": 2}', b'{"id": 1}] x [2']
+    bad += [b'{"id": 1}} x {"a": {"b": 1', b"", b" "]
+    frame = spark.createDataFrame([(bytearray(body),) for body in good + bad], "body BINARY")
+    decoded = decode(frame, Decoding.JSON, schema)
+    assert decoded.bad is not None
+    assert [bytes(row.body) for row in decoded.good.collect()] == good
+    assert [bytes(row.body) for row in decoded.bad.collect()] == bad
+
+
 @evidence
 def test_json_without_a_schema_stays_text(spark: SparkSession) -> None:
     bodies = [bytearray(body) for body in (b"[1, 2]", b"[1,", b"\xff", b'"a"')]

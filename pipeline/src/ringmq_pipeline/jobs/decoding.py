@@ -48,16 +48,27 @@ def decode(frame: DataFrame, how: Decoding, value_schema: str = "") -> Decoded:
                 _TEXT, parsed, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
             ),
         )
-        broken = sql.col(VALUE).isNull() | sql.col(f"{VALUE}.{_BROKEN}").isNotNull()
+        broken = sql.col(VALUE).isNull() | sql.col(f"{VALUE}.{_BROKEN}").isNotNull() | ~_is_one()
         error = error.when(broken, f"the body is no JSON object of {value_schema}")
         value = sql.col(VALUE).dropFields(_BROKEN)
     elif how is Decoding.JSON:
-        is_json = sql.try_parse_json(_TEXT).isNotNull()
+        is_json = sql.try_parse_json(_TEXT).isNotNull() & _is_one()
         error = error.when(~is_json, "the body is no JSON")
     judged = texts.withColumn(ERROR, error)
     good = judged.where(sql.col(ERROR).isNull()).withColumn(VALUE, value).drop(_TEXT, ERROR)
     bad = judged.where(sql.col(ERROR).isNotNull()).drop(_TEXT, VALUE)
     return Decoded(good, bad)
+
+
+def _is_one() -> Column:
+    """Whether the text is one JSON value and no more. Spark's functions read the first value, and
+    don't look behind it.
+
+    Within an array and within an object, a text that ends either of them early spoils the other."""
+    text = sql.col(_TEXT)
+    in_array = sql.json_array_length(sql.concat(sql.lit("["), text, sql.lit("]"))) == 1
+    in_object = sql.size(sql.json_object_keys(sql.concat(sql.lit('{"":'), text, sql.lit("}")))) == 1
+    return sql.coalesce(in_array & in_object, sql.lit(False))
 
 
 def without_repeats(frame: DataFrame, window: str) -> DataFrame:
