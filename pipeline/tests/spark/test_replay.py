@@ -91,6 +91,28 @@ def test_rows_come_in_the_order_of_their_positions_with_their_properties(
     ]
 
 
+def test_files_of_a_unit_may_have_different_columns(
+    spark: SparkSession, live: LiveNode, tmp_path: Path
+) -> None:
+    """An ingest to Parquet that was started again with other options."""
+    queue, files = "columns", tmp_path / "files"
+    files.mkdir()
+    for number, more in enumerate(({}, {"message_id": ["id 1", "id 3"]})):
+        columns = {
+            "queue": ["elsewhere"] * 2,
+            "epoch": [1] * 2,
+            "position": [number, number + 2],
+            "body": [b"%d" % number, b"%d" % (number + 2)],
+        }
+        pyarrow.parquet.write_table(pyarrow.table(columns | more), files / f"{number}.parquet")
+    live.client.declare_queue(queue)
+    job = ReplayJob(files, {"endpoints": live.address, "queue": queue}, tmp_path / "progress")
+    assert replay(spark, job, show=lambda _tally, _units: None).rows == 4
+    batches = live.client.reader(queue).browse(live.stat(queue).first)
+    found = {m.body: m.properties.message_id for batch in batches for m in batch.messages}
+    assert found == {b"0": "", b"1": "id 1", b"2": "", b"3": "id 3"}
+
+
 def test_a_large_file_is_one_task(spark: SparkSession, live: LiveNode, tmp_path: Path) -> None:
     """Of 16 MiB, in 16 row groups: Spark would divide it between two cores."""
     queue, file, count = "large", tmp_path / "file.parquet", 64

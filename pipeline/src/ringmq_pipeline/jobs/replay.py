@@ -331,8 +331,9 @@ def _publish(
     from pyspark.sql import DataFrame, Observation
     from pyspark.sql import functions as sql
 
-    # One look for all: they have the same.
-    schema = spark.read.parquet(spark_name(query[0].files[0])).schema
+    # One look for all: they have the same, but for the files of a unit that is a query by itself.
+    looks = spark.read.option("mergeSchema", _has_different_columns(query[0]))
+    schema = looks.parquet(*map(spark_name, query[0].files)).schema
     counts = []
     frames = []
     for unit in query:
@@ -353,6 +354,12 @@ def _publish(
         .save()
     )
     return [int(published.get["rows"]) for published in counts]
+
+
+def _has_different_columns(unit: ReplayUnit) -> bool:
+    """Whether a look at one file isn't enough: Spark leaves out what that one lacks."""
+    first, *others = (pyarrow.parquet.read_schema(file) for file in unit.files)
+    return not all(first.equals(other) for other in others)
 
 
 def _rows_of(reader: DataFrameReader, job: ReplayJob, unit: ReplayUnit) -> DataFrame:
