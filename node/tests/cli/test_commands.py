@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ import ringmq
 from ringmq_node.cli.app import invoke
 from ringmq_node.cli.cluster.local import LocalCluster
 from ringmq_node.cli.options import run as run_on_loop
+from ringmq_node.model.names import join_name
+from ringmq_node.queue import run as queue_run
+from ringmq_node.queue.block import Block
+from ringmq_node.storage.disk.disk import FileDisk
+from ringmq_node.storage.format.set_aside import SetAsideInfo
+from ringmq_node.storage.set_aside import SetAsideWriter
 
 Run = Callable[..., Any]
 CLI_DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -478,3 +485,22 @@ def test_nodes_are_listed_drained_revived_and_forgotten(run: Run) -> None:
     run("node", "forget", "node1", code=1)
     run("node", "revive", "nobody", code=1)
     assert run("queue", "rebalance", "--dry-run") == []
+
+
+def test_messages_that_were_set_aside_go_back_to_their_queue_of_a_vhost(
+    run: Run, tmp_path: Path
+) -> None:
+    run("vhost", "create", "aside")
+    run("queue", "declare", "q", "--vhost", "aside")
+    name = join_name("aside", "q")
+    info = SetAsideInfo("id", name, "a", 3, 40, 100, 101, 4, 3, 20, confirmed=True, at_s=7)
+    with closing(FileDisk()) as disk:
+        writer = SetAsideWriter(disk, tmp_path, info)
+        writer.begin()
+        writer.add([queue_run.Run(100, Block.of([b"a"], []), transient=False, redelivered=False)])
+        writer.finish(missing=0)
+    (listed,) = run("set-aside", "list", tmp_path)["set_aside"]
+    report = run("set-aside", "publish", tmp_path, listed["name"])
+    assert report == {"queue": "q", "published": 1, "enqueued_before": 0}
+    assert run("consume", "q", "--vhost", "aside")["body"] == "a"
+    assert (listed["vhost"], listed["queue"]) == ("aside", "q")

@@ -14,6 +14,7 @@ from ringmq_node.cli.cluster.description import resources_texts, status_json
 from ringmq_node.cli.cluster.local import BASE_PORT, NODES_MAX, LocalCluster, default_directory
 from ringmq_node.cli.options import Target, client_options, json_option, run
 from ringmq_node.cli.output import emit_json, emit_table, time_text
+from ringmq_node.model.names import shown
 
 _data_option = click.option(
     "--data",
@@ -124,15 +125,16 @@ def status(data: Path | None, target: Target) -> None:
             click.echo(f"node {each.node} is quarantined: {each.quarantine}", err=True)
         for left in () if each.resources is None else each.resources.leftovers:
             click.echo(
-                f"node {each.node} keeps a leftover replica of queue {left.queue} ({left.id}) with "
+                f"node {each.node} keeps a leftover replica of queue {shown(left.queue)} "
+                f"({left.id}) with "
                 f"{left.messages} messages until {time_text(left.removed_at_s)}",
                 err=True,
             )
         for cut in () if each.resources is None else each.resources.set_aside:
             known = "were" if cut.confirmed else "may have been"
             click.echo(
-                f"node {each.node} has set aside {cut.messages} messages of queue {cut.queue} as "
-                f"{cut.name}, which {known} confirmed, until "
+                f"node {each.node} has set aside {cut.messages} messages of queue "
+                f"{shown(cut.queue)} as {cut.name}, which {known} confirmed, until "
                 f"{time_text(cut.removed_at_s)}",
                 err=True,
             )

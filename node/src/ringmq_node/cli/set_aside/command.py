@@ -10,7 +10,7 @@ import hashlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ringmq import Client, Properties
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.cli.options import Target, client_options, json_option
 from ringmq_node.cli.output import emit_json, emit_report, emit_table, time_text
+from ringmq_node.model.names import shown, split_name
 from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.errors import CorruptionReport, StoreError
 from ringmq_node.storage.format.set_aside import DIRECTORY, file_name
@@ -93,7 +94,7 @@ def list_files(directory: Path, as_json: bool) -> None:
         (
             (
                 each.name,
-                plain(each.info.queue),
+                plain(shown(each.info.queue)),
                 each.messages,
                 each.missing,
                 each.file_bytes,
@@ -109,9 +110,12 @@ def list_files(directory: Path, as_json: bool) -> None:
 
 
 def _json(file: SetAsideFile) -> dict[str, Any]:
+    vhost, queue = split_name(file.info.queue)
     return {
         "name": file.name,
         **asdict(file.info),
+        "queue": queue,
+        "vhost": vhost,
         "messages": file.messages,
         "messages_missing": file.missing,
         "body_bytes": file.body_bytes,
@@ -172,7 +176,9 @@ def _judge(name: str, faults: list[CorruptionReport]) -> None:
 @set_aside.command("publish")
 @directory_argument
 @name_argument
-@click.option("--to", "queue", metavar="QUEUE", help="Default: the queue that they were in.")
+@click.option(
+    "--to", "queue", metavar="QUEUE", help="Default: the queue that they were in, of its vhost."
+)
 @client_options
 def publish_again(directory: Path, name: str, queue: str | None, target: Target) -> None:
     """Publish the messages again, at the end of the queue, and wait for the confirms.
@@ -183,7 +189,10 @@ def publish_again(directory: Path, name: str, queue: str | None, target: Target)
     faults: list[CorruptionReport] = []
     with _reading() as disk:
         path, file = _found(disk, directory, name)
-        wanted = queue or file.info.queue
+        vhost, own = split_name(file.info.queue)
+        wanted = queue or own
+        if queue is None:
+            target = replace(target, vhost=vhost)
         # The same id each time, so that the queue knows how far an earlier try has come.
         producer_id = b"set-aside:" + hashlib.sha256(name.encode()).hexdigest()[:32].encode()
         messages = _messages(disk, path, file.file_bytes, faults)
@@ -240,4 +249,6 @@ def remove(directory: Path, name: str, as_json: bool) -> None:
     if as_json:
         emit_json({"name": name, "messages": file.messages, "removed": True})
     else:
-        click.echo(f"{name}: removed, {file.messages} messages of queue {plain(file.info.queue)}")
+        click.echo(
+            f"{name}: removed, {file.messages} messages of queue {plain(shown(file.info.queue))}"
+        )
