@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from loops import run
 
 from ringmq.calls.known_nodes import KnownNodes
+from ringmq.errors import TimedOutError
 from ringmq.reading.pieces import browse_pieces
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import reader_pb2 as wire
@@ -71,3 +75,34 @@ def test_a_browse_that_breaks_off_goes_on_by_a_relay() -> None:
 
 def test_any_replica_is_that_of_the_node_that_answered_last() -> None:
     assert asked_by(Played(), wire.BROWSE_SOURCE_ANY) == ["relay:1"]
+
+
+@pytest.mark.slow
+def test_the_search_for_the_master_is_within_the_deadline() -> None:
+    """And not before it."""
+
+    class Slow(Played):
+        def channel(self, address: str) -> Any:
+            found = super().channel(address)
+            locate = found.broker.LocateQueue
+
+            async def later(request: Any, *, timeout: float) -> Any:
+                await asyncio.sleep(0.9)
+                return await locate(request, timeout=timeout)
+
+            async def nothing(request: wire.BrowseRequest) -> AsyncIterator[wire.BrowseResponse]:
+                await asyncio.get_running_loop().create_future()
+                yield wire.BrowseResponse()
+
+            found.broker.LocateQueue, found.reader.Browse = later, nothing
+            return found
+
+    request = wire.BrowseRequest(queue="q", end=6, source=wire.BROWSE_SOURCE_MASTER)
+
+    async def main() -> None:
+        with pytest.raises(TimedOutError):
+            await anext(browse_pieces(Slow(), request, 2.0))
+
+    begin = time.monotonic()
+    run(main())
+    assert 1.9 < time.monotonic() - begin < 2.7

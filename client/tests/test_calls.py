@@ -153,3 +153,20 @@ def test_a_call_that_close_breaks_off_connects_to_nobody(run: Run) -> None:
             assert not client._nodes._channels
 
     run(test)
+
+
+def test_a_connection_for_exclusive_queues_is_had_within_the_deadline(run: Run) -> None:
+    """Also where nobody answers to the connection itself, as behind a cut."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+
+            async def never(path: str) -> object:
+                return await asyncio.get_running_loop().create_future()
+
+            client._nodes.next_one().wire.stream = never  # type: ignore[assignment, method-assign]
+            asked = client.declare_queue("q", exclusive=True, deadline_s=0.2)
+            with pytest.raises(ringmq.TimedOutError):
+                await asyncio.wait_for(asked, leeway(5))
+
+    run(test)

@@ -118,9 +118,10 @@ class ConnectedClient:
 
 
 async def _open(node: NodeChannel, timeout_s: float) -> tuple[CallStream, broker.ConnectOpened]:
-    call = await node.wire.stream(PATH)
+    call: CallStream | None = None
     try:
         async with asyncio.timeout(timeout_s):
+            call = await node.wire.stream(PATH)
             await call.write(_OPEN)
             data = await call.read()
         response = broker.ConnectResponse.FromString(data or b"")
@@ -128,7 +129,8 @@ async def _open(node: NodeChannel, timeout_s: float) -> tuple[CallStream, broker
             raise ProtocolError(f"{node.address}: a connection's Open was not answered with opened")
         return call, response.opened
     except BaseException as error:
-        call.cancel()
+        if call is not None:
+            call.cancel()
         if isinstance(error, TimeoutError):
             status = RpcStatus(Code.DEADLINE_EXCEEDED, "no answer to Open")
             raise RpcError(status) from error

@@ -7,6 +7,7 @@ body once more. It relays where the master can't be reached from here.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TypeAlias, cast
@@ -78,11 +79,12 @@ async def _begin(
     node: NodeChannel, request: wire.BrowseRequest, route: Route | None, timeout_s: float
 ) -> _Begun:
     """At `node`, or at the master that it knows. Raises `RpcError`, and what `Route.pick` does."""
+    end = time.monotonic() + timeout_s
     asked = node if route is None else await route.pick(timeout_s)
     browse = asked.browse_rows if request.encoding in _SPLIT else asked.reader.Browse
     answers = cast(_Answers, browse(request))
     try:
-        return answers, await _next(answers, timeout_s), asked.address
+        return answers, await _next(answers, end - time.monotonic()), asked.address
     except BaseException as error:
         await answers.aclose()
         if route is not None and isinstance(error, RpcError):
