@@ -30,7 +30,7 @@ from ringmq_wire.events import (
     ConnectionDraining,
     ConnectionReady,
 )
-from ringmq_wire.heads import read_trailers, trailers
+from ringmq_wire.heads import read_trailers, request_headers, trailers
 from ringmq_wire.metadata import timeout_of_header, timeout_to_header
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
 
@@ -638,6 +638,16 @@ def test_blocks_are_read_alike_whether_kept_or_not() -> None:
     blocks = [encoder.encode(headers, ((b"c", b"%d" % n),)) for n in (1, 2, 1)]
     read = [decoder.decode(block) for block in blocks]
     assert read == [(*headers, (b"c", b"%d" % n)) for n in (1, 2, 1)]
+
+
+def test_blocks_of_calls_with_a_timeout_are_not_kept() -> None:
+    """They differ by the time that is left. A node had 650 KiB of them for each connection."""
+    encoder, decoder = HeaderEncoder(), HeaderDecoder(16_384)
+    for left_s in (5.0, 4.9, 4.8):
+        decoder.decode(encoder.encode(*request_headers("/a/B", "here", "http", (), left_s)))
+    assert not decoder._kept
+    block = encoder.encode(*request_headers("/a/B", "here", "http", (), None))
+    assert decoder.decode(block) is decoder.decode(block)
 
 
 def test_a_block_that_found_no_room_in_the_table_is_read_again_when_there_is() -> None:
