@@ -12,6 +12,9 @@ from ringmq.model.fields import fields_from_wire, shown_field
 from ringmq.v1 import common_pb2 as common
 
 _TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type")
+# Spark's times end with the year 9999. A publisher may set any number, as one in nanoseconds: no
+# reader may stumble over it.
+_TIMES_END_MS: Final = 253_402_300_800_000
 PROPERTY_COLUMNS: Final = (*_TEXTS, "published_at", "headers")
 
 
@@ -33,7 +36,10 @@ def property_columns(
         if name in _TEXTS:
             listed = [getattr(value, name) or None for value in values]
         elif name == "published_at":
-            listed = [value.timestamp_ms * 1000 or None for value in values]
+            listed = [
+                value.timestamp_ms * 1000 if 0 < value.timestamp_ms < _TIMES_END_MS else None
+                for value in values
+            ]
         else:
             listed = [
                 [(key, shown_field(each)) for key, each in fields_from_wire(value.headers).items()]
