@@ -178,3 +178,18 @@ def test_a_lost_store_is_published_once_however_often(
     for _ in range(2):
         publish(rows, live.address, "salvaged", "a lost node")
     assert live.bodies("salvaged") == [*bodies(COUNT, 100)[500:], b"last"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_another_store_in_the_same_place_is_no_repeat(live: LiveNode, tmp_path: Path) -> None:
+    """A node is lost once more, and its directory has the name that it always had."""
+    live.client.declare_queue("lost twice")
+    root = fill(tmp_path / "a", log_of(removed=[(0, 499)]))
+    words = ["salvage", "--store", f"a={root}", "--to", "lost twice", "--endpoints", live.address]
+    assert invoke(words) == 0
+    root.rename(tmp_path / "first")
+    fill(root, log_of(altered=range(COUNT), removed=[(0, 989)]))
+    for _ in range(2):
+        assert invoke(words) == 0
+    first = [*bodies(COUNT, 100)[500:], b"last"]
+    assert live.bodies("lost twice") == [*first, *[b"altered"] * 10, b"last"]

@@ -19,7 +19,7 @@ from ringmq_pipeline.summary import print_summary
 @click.option(
     "--producer-id",
     default="",
-    help="By default one for store, queues and target: an attempt that is repeated is trimmed.",
+    help="By default one for a store, what it has, and target: a repeated attempt is trimmed.",
 )
 @endpoints_option
 @spark_options
@@ -35,7 +35,7 @@ def command(
 ) -> int:
     """Publishes the messages in the directory of a node that is lost, and not acknowledged there,
     with confirms. Exit code 3 if some can't be read."""
-    from ringmq_pipeline.jobs.salvage import publish, salvageable
+    from ringmq_pipeline.jobs.salvage import fingerprint, publish, salvageable
     from ringmq_pipeline.jobs.scan import counts
     from ringmq_pipeline.jobs.stores import messages_of, pieces_of
     from ringmq_pipeline.session import spark_session
@@ -43,10 +43,11 @@ def command(
     if len(stores) != 1:
         raise click.UsageError("give one --store: replicas have the same messages")
     [(node, path)] = stores.items()
-    text = f"{node}/{path.absolute()}/{queues}/{target}"
-    producer = producer_id or hashlib.sha256(text.encode()).hexdigest()[:32]
     with spark_session("ringmq salvage", master=master, conf=conf) as spark:
-        counted = counts(pieces_of(spark, stores, queues)).collect()
+        pieces = pieces_of(spark, stores, queues).persist()
+        counted = counts(pieces).collect()
+        text = f"{node}/{path.absolute()}/{queues}/{target}/{fingerprint(pieces)}"
+        producer = producer_id or hashlib.sha256(text.encode()).hexdigest()[:32]
         # One task: the order of each queue is kept.
         rows = messages_of(spark, stores, queues, checksums="false", minPartitions="1")
         publish(salvageable(rows), endpoints, target, producer)

@@ -1,12 +1,15 @@
 """From the store of a node that is lost to the queues of a cluster.
 
 Rows go out in the order of the store, queue by queue, as those of one producer: the broker trims
-whatever an earlier attempt on the same store has published.
+whatever an earlier attempt on the same store has published. A producer is one for what the store
+has, and not for where it lies: by the numbers of another one's rows, new ones would be trimmed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,6 +25,13 @@ COLUMNS: Final = (
     "published_at",
     "headers",
 )
+
+
+def fingerprint(pieces: DataFrame) -> str:
+    """Of the messages and findings of a store: another one for other rows."""
+    piece = f.xxhash64("queue_id", "queue", "status", "first", "last", "rows", "body_bytes")
+    row = pieces.agg(f.count("*").alias("count"), f.bit_xor(piece).alias("together")).collect()[0]
+    return f"{row['count']}/{row['together']}"
 
 
 def salvageable(messages: DataFrame) -> DataFrame:
