@@ -53,7 +53,8 @@ class Publisher:
     """Made by `Client.publisher`; an async context manager.
 
     Leaving the context waits for all confirms (as `flush` does), unless it is left with an
-    exception: then the unconfirmed messages fail with `OutcomeUnknownError`.
+    exception: then messages that are on their way fail with `OutcomeUnknownError`, and those that
+    were not sent with `ClosedError`.
     """
 
     def __init__(
