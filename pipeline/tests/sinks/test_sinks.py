@@ -132,6 +132,21 @@ def test_a_batch_that_goes_further_than_the_tables_is_not_skipped(
     assert positions(kind, tmp_path) == [*range(20)]
 
 
+def test_a_folder_of_another_plan_is_not_taken_for_the_batch(tmp_path: Path) -> None:
+    """As above, but the first plan's try ended before its manifest."""
+
+    def kill(reached: str) -> None:
+        if reached == "renamed":
+            raise Killed
+
+    with pytest.raises(Killed):
+        ParquetSink(tmp_path, kill).commit(batch(0, 0, 10), rows(0, 10))
+    with pytest.raises(JobError, match="another plan of batch 0"):
+        ParquetSink(tmp_path).commit(batch(0, 0, 20), rows(0, 20))
+    ParquetSink(tmp_path).commit(batch(0, 0, 20, query="another checkpoint"), rows(0, 20))
+    assert positions("parquet", tmp_path) == [*range(20)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_checkpoint_cant_bring_the_same_messages_again(kind: str, tmp_path: Path) -> None:
     sink(kind, tmp_path).commit(batch(0, 0, 10), rows(0, 10))

@@ -1,12 +1,13 @@
 """A folder of Parquet files with one manifest for each batch: readers take the files it names.
 
     _staging/QUERY/BATCH-RANDOM/     a try that isn't done; nobody reads it
-    data/QUERY/BATCH/*.parquet       renamed there once, as a whole
+    data/QUERY/BATCH/*.parquet       renamed there once, as a whole, with `_ranges.json`
     _manifest/QUERY/BATCH.json       linked there once: from now on the batch is in the table
 
 A folder in `data` without a manifest is whole, and its batch will be tried again: the next try
-takes it as it is. So a reader that doesn't know of manifests may be early by one batch, but never
-sees a row twice, or a file that can't be read. Nothing in `data` is deleted or overwritten.
+takes it as it is, if its batch has the same ranges. So a reader that doesn't know of manifests may
+be early by one batch, but never sees a row twice, or a file that can't be read. Nothing in `data`
+is deleted or overwritten.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from ringmq_pipeline.sinks.batches import (
 VERSION: Final = 1
 STAGING: Final = "_staging"
 MANIFESTS: Final = "_manifest"
+# In a batch's folder: what the batch was when its files were written.
+RANGES: Final = "_ranges.json"
 
 
 def committed_files(path: Path) -> list[Path]:
@@ -82,6 +85,12 @@ class ParquetSink:
                 raise JobError(f"{folder}: another process writes this batch: {error}") from error
             make_durable(folders_between(self._path, folder.parent))
             self._reached("renamed")
+        elif json.loads((folder / RANGES).read_text()) != batch.describe():
+            raise JobError(
+                f"{folder}: a try that wasn't finished has left another plan of batch "
+                f"{batch.number} there: the checkpoint was restored, or has lost its newest files; "
+                "begin another one"
+            )
         files = written_files(folder)
         # Renamed by a try before: another checkpoint may have come in between.
         refuse_rows_in_table(batch, files, ends)
@@ -102,7 +111,9 @@ class ParquetSink:
         staged.parent.mkdir(parents=True, exist_ok=True)
         files = write_whole(write, staged)
         self._reached("written")
-        make_durable([*(file.path for file in files), staged])
+        ranges = staged / RANGES
+        ranges.write_text(json.dumps(batch.describe()))
+        make_durable([*(file.path for file in files), ranges, staged])
         self._reached("durable")
         return staged
 
