@@ -130,8 +130,12 @@ def test_sigterm_ends_a_wait_for_the_registry(tmp_path: Path) -> None:
 def test_a_node_that_can_not_be_made_leaves_no_registry_open(tmp_path: Path) -> None:
     """It is made again every second while it lacks something: what it leaves would add up."""
 
+    # Of tests before.
+    others = {*threading.enumerate()}
+
     def registry_threads() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if "registry" in thread.name]
+        mine = {*threading.enumerate()} - others
+        return [thread.name for thread in mine if "registry" in thread.name]
 
     async def main() -> None:
         data = tmp_path / "data"
@@ -162,11 +166,16 @@ def test_a_node_whose_store_fails_while_it_starts_is_not_healthy(
         monkeypatch.setattr(Store, "open_queue", fails)
         try:
             await node.start()
+            await until(lambda: node.gate.failure is not None, "the store has failed")
             async with grpc.aio.insecure_channel(node.address) as channel:
                 # Its generated code has no types.
                 health = cast(Any, HealthStub(channel))
-                answer = await health.Check(HealthCheckRequest())
-            assert answer.status is HealthCheckResponse.NOT_SERVING
+
+                async def is_told() -> bool:
+                    answer = await health.Check(HealthCheckRequest())
+                    return bool(answer.status is HealthCheckResponse.NOT_SERVING)
+
+                await until(is_told)
         finally:
             await node.stop()
 

@@ -27,7 +27,7 @@ from ringmq_gm.core.frames import (
     decode,
     encode,
 )
-from ringmq_gm.core.views import MemberId, first_view
+from ringmq_gm.core.views import NUMBER_MAX, MemberId, first_view
 
 U64 = st.integers(0, 2**64 - 1)
 RINGS = st.text(max_size=40)
@@ -42,12 +42,12 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(
         lambda ring, epoch: ViewTold(ring, epoch, replace(VIEW, epoch=epoch)),
         RINGS,
-        st.integers(1, 2**64 - 1),
+        st.integers(1, NUMBER_MAX),
     ),
     st.builds(
         lambda ring, epoch: ViewWanted(ring, epoch, replace(VIEW, epoch=epoch + 1)),
         RINGS,
-        st.integers(0, 2**64 - 2),
+        st.integers(0, NUMBER_MAX - 1),
     ),
     st.builds(ViewAsked, RINGS, U64),
     st.builds(Gone, RINGS, U64),
