@@ -59,3 +59,16 @@ def test_faults_of_this_process_are_recorded(log: Callable[[], None], faults: in
     with Recorder() as recorder:
         log()
     assert len(recorder.faults()) == faults
+
+
+def test_a_test_that_nobody_hears_is_found_out() -> None:
+    """A fuzzer's own test switched logs off, and each test after it passed whatever it logged."""
+    with Recorder() as recorder:
+        assert not recorder.deaf()
+        logging.disable(logging.CRITICAL)
+        try:
+            assert "switched off" in recorder.deaf()
+        finally:
+            logging.disable(logging.NOTSET)
+        logging.getLogger().removeHandler(recorder)
+        assert "replaced" in recorder.deaf()

@@ -27,7 +27,7 @@ def _without_earlier_garbage() -> Iterator[None]:
 def test_blocks_that_a_turn_leaves_behind_are_counted_and_garbage_is_not() -> None:
     kept, left = Kept(), []
     kept.begin()
-    for number in range(1000):
+    for number in range(10_000):
         kept.handed()
         ring: list[object] = [number]
         ring.append(ring)  # garbage that only a collection finds
@@ -35,8 +35,8 @@ def test_blocks_that_a_turn_leaves_behind_are_counted_and_garbage_is_not() -> No
         kept.confirmed()
     kept.end()
     del ring
-    # The last ring still lives at the end, and the list of what is left has a block or two.
-    assert 1000 <= kept.blocks < 1020
+    # What earlier tests have left may come or go meanwhile; garbage would be a block or two each.
+    assert 9_900 < kept.blocks < 10_100
 
 
 def test_the_peak_is_of_one_message_above_what_was_taken_before() -> None:

@@ -9,7 +9,6 @@ A run of one plan depends on its seed alone, so `--seed N --seconds 0` plays it 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 import time
@@ -108,7 +107,6 @@ def fuzz(description: str, make: Callable[[int, int], P], run: Run[P], *, steps:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=steps)
     wanted = parser.parse_args()
-    logging.disable(logging.CRITICAL)
     began = time.time()
     until = time.monotonic() + wanted.seconds
     failed: Counter[tuple[str, ...]] = Counter()

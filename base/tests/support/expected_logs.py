@@ -94,6 +94,14 @@ class Recorder(logging.Handler):
     def __exit__(self, *_: object) -> None:
         logging.getLogger().removeHandler(self)
 
+    def deaf(self) -> str:
+        """Why an error of a node would not be heard; empty if it would be."""
+        if self not in logging.getLogger().handlers:
+            return "the handlers of the root logger were replaced"
+        if not logging.getLogger("ringmq_node").isEnabledFor(logging.ERROR):
+            return "logs are switched off"
+        return ""
+
     def faults(self) -> list[LogFault]:
         return log_faults("this process", self.lines)
 
@@ -111,4 +119,8 @@ def judged_logs(request: pytest.FixtureRequest) -> Iterator[None]:
     )
     with Recorder() as recorder:
         yield
+        deaf = recorder.deaf()
+        # The tests that come after it in this process are heard again.
+        logging.disable(logging.NOTSET)
+    assert not deaf, f"the test has made its own log unheard: {deaf}"
     expected.judge([("this process", recorder.lines)])

@@ -139,7 +139,7 @@ def test_a_replica_that_joined_while_it_was_moved_away_leaves_before_it_is_delet
             late.shown.set()
             await until(lambda: kept.record.nodes == ("a", "b"), "c has heard")
             assert c.hosting.replicas[kept.record.id] is kept
-            assert kept.ring.role is Role.MIRROR
+            await until(lambda: kept.ring.role is Role.MIRROR, "c knows it")
             del ring.remove
             await until(lambda: not c.store.queue_names(), "it has left c")
             assert c.me not in replica_of(a).view.ids

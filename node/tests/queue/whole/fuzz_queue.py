@@ -8,6 +8,7 @@ the steps that it also fails without, and printed with its story. Ends with 1 if
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 from collections import Counter
@@ -154,6 +155,7 @@ def run(plan: Plan, events: Counter[str]) -> Failure | None:
 
 
 def main() -> int:
+    logging.disable(logging.CRITICAL)
     return fuzz("A queue with all its features against its model.", Plan.of, run, steps=60)
 
 

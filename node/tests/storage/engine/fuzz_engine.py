@@ -9,6 +9,7 @@ failure. Ends with 1 if anything has. `test_model` is the same for the suite.
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 from collections import Counter
@@ -130,6 +131,7 @@ def run(plan: Plan, events: Counter[str]) -> Failure | None:
 
 
 def main() -> int:
+    logging.disable(logging.CRITICAL)
     return fuzz("The storage engine against its model.", Plan.of, run, steps=70)
 
 
