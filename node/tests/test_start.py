@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
 import os
 import shutil
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ from waiting import leeway, until
 import ringmq_node.node as node_module
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import Guard, Put
+from ringmq_node.cli.node import announce
 from ringmq_node.config import NodeConfig
 from ringmq_node.errors import StartError
 from ringmq_node.model.records import QueueRecord
@@ -185,9 +188,10 @@ def test_a_node_whose_store_fails_while_it_starts_is_not_healthy(
 @pytest.mark.logs("lost or replaced")
 @pytest.mark.logs("the store has failed, this node leaves its rings")
 def test_a_node_with_a_new_disk_that_is_full_stays_to_say_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And begins another life when there is room, as any node whose disk is full."""
+    """And begins another life when there is room, as any node whose disk is full. It was said to be
+    ready."""
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -201,8 +205,41 @@ def test_a_node_with_a_new_disk_that_is_full_stays_to_say_so(
             monkeypatch.setattr(node.store.disk, "sync_all", full)
             await node.start()
             assert isinstance(node.gate.failure, DiskFullError)
+            announce(node, as_json=False)
+            announce(node, as_json=True)
+            text, fields = capsys.readouterr().out.splitlines()
+            why = f"up at {node.address} without its queues: {node.gate.failure}"
+            assert text == f"ringmq node a is {why}"
+            assert "No space left on device" in text
+            assert json.loads(fields)["state"] == "failed"
         finally:
             await node.stop()
+
+    run(main())
+
+
+@pytest.mark.logs("group ends: node 'a': incarnation 3 has registered from")
+def test_a_node_that_a_copy_of_its_directory_has_superseded_ends_with_one_line(
+    tmp_path: Path,
+) -> None:
+    """It ended with a traceback, twice."""
+
+    async def main() -> None:
+        first = await lone_node(tmp_path)
+        ready = asyncio.Event()
+        config = first.config
+        await first.stop()
+        running = asyncio.ensure_future(run_node(config, ready=lambda _: ready.set()))
+        await ready.wait()
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        second = await make_node(replace(config, data=str(tmp_path / "copy")))
+        try:
+            await second.start()
+            with pytest.raises(StartError, match=r"^node 'a': incarnation 3 .* must stop$"):
+                await running
+        finally:
+            running.cancel()
+            await second.stop()
 
     run(main())
 

@@ -57,6 +57,9 @@ TIMES = (
     "orphan_s",
 )
 
+# Hosts to listen at that are none to dial.
+EVERY_INTERFACE = ("0.0.0.0", "[::]", "::")
+
 
 class ConfigError(ValueError):
     """A setting that can't be used. The message names the setting and its allowed values."""
@@ -189,10 +192,7 @@ class NodeConfig:
                 raise ConfigError(
                     f"{name}: {getattr(self, name)} is not within {least} to {TIME_S_MAX} s"
                 )
-        for name in ("listen", "advertise"):
-            value = getattr(self, name)
-            if value and not _is_address(value):
-                raise ConfigError(f"{name}: {value!r} is not HOST:PORT")
+        self._check_addresses()
         for name, parse in (
             ("memory_watermark", parse_memory_watermark),
             ("disk_free_limit", parse_disk_free_limit),
@@ -201,6 +201,18 @@ class NodeConfig:
                 parse(getattr(self, name))
             except ValueError as error:
                 raise ConfigError(f"{name}: {error}") from error
+
+    def _check_addresses(self) -> None:
+        for name in ("listen", "advertise"):
+            value = getattr(self, name)
+            if value and not _is_address(value):
+                raise ConfigError(f"{name}: {value!r} is not HOST:PORT")
+        if (self.advertise or self.listen).rpartition(":")[0] in EVERY_INTERFACE:
+            # Each node that dialled it would reach itself.
+            raise ConfigError(
+                f"advertise: {self.advertise or self.listen} is this machine's every interface, and"
+                " no address under which others find this node: set HOST:PORT"
+            )
 
 
 def _is_address(value: str) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import uvloop
 
+from ringmq_gm import SupersededError
 from ringmq_node.config import NodeConfig
 from ringmq_node.errors import StartError
 from ringmq_node.node import Node, make_node
@@ -86,7 +87,10 @@ async def _live(node: Node, pauses: Pauses, stopping: asyncio.Event, ready: Read
         if not fatal.done():
             fatal.cancel()
     if fatal.done() and not fatal.cancelled():
-        fatal.result()
+        try:
+            fatal.result()
+        except SupersededError as error:
+            raise StartError(str(error)) from error
     if better.done() and not better.cancelled():
         better.result()
     return is_better

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from ringmq_gm import SupersededError
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -37,7 +39,10 @@ class Supervisor:
         error = task.exception()
         if error is None or self._fatal.done():
             return
-        logger.critical("%s has failed", task.get_name(), exc_info=error)
+        if isinstance(error, SupersededError):
+            logger.critical("%s ends: %s", task.get_name(), error)
+        else:
+            logger.critical("%s has failed", task.get_name(), exc_info=error)
         self._fatal.set_exception(error)
 
     async def wait_fatal(self) -> None:

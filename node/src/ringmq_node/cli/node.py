@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -25,7 +26,8 @@ _HELP = {
     "registry": "sqlite:///path/to/file or etcd://host:port,host:port/prefix.",
     "data": "The data directory; it belongs to this node alone.",
     "listen": "HOST:PORT to serve on; port 0 takes a free one.",
-    "advertise": "HOST:PORT under which others find this node; default: as listened to.",
+    "advertise": "HOST:PORT under which others find this node; default: as listened to, "
+    "unless that is every interface.",
     "cluster": "The cluster's name.",
     "cluster_secret": "What the nodes have in common. Better set as RINGMQ_CLUSTER_SECRET.",
     "message_bytes_max": "The largest message.",
@@ -124,14 +126,23 @@ def start(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     # command would pay for.
     from ringmq_node.running import serve
 
-    def announce(served: Node) -> None:
-        if as_json:
-            emit_json({"node": config.node, "address": served.address, "state": "ready"})
-        else:
-            # `echo` flushes: scripts wait for this line.
-            click.echo(f"ringmq node {config.node} ready at {served.address}")
+    serve(config, ready=partial(announce, as_json=as_json))
 
-    serve(config, ready=announce)
+
+def announce(served: Node, *, as_json: bool) -> None:
+    """Prints that the node serves, or that it is up and has lost its store already."""
+    failure = served.gate.failure
+    up = {"node": served.config.node, "address": served.address}
+    if as_json and failure is None:
+        emit_json({**up, "state": "ready"})
+    elif as_json:
+        emit_json({**up, "state": "failed", "reason": str(failure)})
+    elif failure is None:
+        # `echo` flushes: scripts wait for this line.
+        click.echo(f"ringmq node {served.config.node} ready at {served.address}")
+    else:
+        at = f"up at {served.address} without its queues"
+        click.echo(f"ringmq node {served.config.node} is {at}: {failure}")
 
 
 for _command in (list_nodes, drain, revive, forget):
