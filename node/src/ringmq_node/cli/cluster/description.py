@@ -7,6 +7,7 @@ from typing import Any
 
 from ringmq import ClusterStatus, NodeInfo, Resources
 from ringmq_node.cli.output import size_text
+from ringmq_node.model.names import split_name
 
 
 def status_json(status: ClusterStatus) -> dict[str, Any]:
@@ -29,8 +30,16 @@ def _node_json(info: NodeInfo) -> dict[str, Any]:
         "masters": info.masters,
         "mirrors": info.mirrors,
         "quarantine": info.quarantine or None,
-        "resources": None if info.resources is None else asdict(info.resources),
+        "resources": None if info.resources is None else _resources_json(info.resources),
     }
+
+
+def _resources_json(resources: Resources) -> dict[str, Any]:
+    fields = asdict(resources)
+    for kept in (*fields["leftovers"], *fields["set_aside"]):
+        # A node's disk has the queue's name inside a node.
+        kept["vhost"], kept["queue"] = split_name(kept["queue"])
+    return fields
 
 
 def resources_texts(resources: Resources | None) -> tuple[str, str, str]:
