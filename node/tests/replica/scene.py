@@ -27,7 +27,7 @@ from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.letter_desk import LetterDesk
 from ringmq_node.replica.replica import Replica
 from ringmq_node.replica.set_asides import SetAsides
-from ringmq_node.replica.turns import CatchUpTurns
+from ringmq_node.replica.turns import CatchUpTurns, TakeOverTurns
 from ringmq_node.storage import QueueStore, Store, StoreError
 
 T = TypeVar("T")
@@ -140,6 +140,7 @@ class PlayedHost:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.catch_up_turns = CatchUpTurns()
+        self.take_over_turns = TakeOverTurns()
         self.time_step_ms = 60_000
         # So early that no op says the time; a test that wants one makes it later.
         self.time_ms = 0

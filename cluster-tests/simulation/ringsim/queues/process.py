@@ -24,7 +24,7 @@ from ringmq_node.replica.letter_desk import LetterDesk, LetterPublisher
 from ringmq_node.replica.replica import Replica
 from ringmq_node.replica.set_asides import SetAsides
 from ringmq_node.replica.tails import Tail
-from ringmq_node.replica.turns import CatchUpTurns
+from ringmq_node.replica.turns import CatchUpTurns, TakeOverTurns
 from ringmq_node.storage import QueueStore, StoreError
 from ringsim.queues.loop import VirtualLoop
 from ringsim.queues.sources import VirtualSources
@@ -301,6 +301,7 @@ class PlayedNode:
         self._process = process
         self.sources: Sources = VirtualSources(process)
         self.catch_up_turns = CatchUpTurns()
+        self.take_over_turns = TakeOverTurns()
         self.set_asides = cast(SetAsides, KeptTails(process.world))
         # No queue here has a dead-letter exchange.
         nobody = cast(LetterPublisher, None)

@@ -10,7 +10,7 @@ from ringmq_node.replica.fetching import Sources
 from ringmq_node.replica.letter_desk import LetterDesk
 from ringmq_node.replica.remembering import Clock
 from ringmq_node.replica.set_asides import SetAsides
-from ringmq_node.replica.turns import CatchUpTurns
+from ringmq_node.replica.turns import CatchUpTurns, TakeOverTurns
 from ringmq_node.storage import QueueStore, StoreError
 
 # The replica.
@@ -24,6 +24,8 @@ class ReplicaHost(Clock, Protocol[R]):
     def sources(self) -> Sources: ...
     @property
     def catch_up_turns(self) -> CatchUpTurns: ...
+    @property
+    def take_over_turns(self) -> TakeOverTurns: ...
     @property
     def set_asides(self) -> SetAsides: ...
     @property

@@ -31,7 +31,7 @@ from ringmq_node.replica.leftovers import Leftovers
 from ringmq_node.replica.letter_desk import LetterDesk, LetterPublisher
 from ringmq_node.replica.replica import Replica
 from ringmq_node.replica.set_asides import SetAsides
-from ringmq_node.replica.turns import CatchUpTurns
+from ringmq_node.replica.turns import CatchUpTurns, TakeOverTurns
 from ringmq_node.resources.garbage import Garbage
 from ringmq_node.storage import QueueStore, Store, StoreError
 from ringmq_node.storage.errors import UnsupportedFormatError
@@ -93,6 +93,7 @@ class Hosting:
         )
         self.sources = sources
         self.catch_up_turns = CatchUpTurns()
+        self.take_over_turns = TakeOverTurns()
         self._store = store
         self._group = group
         self._spawn = spawn

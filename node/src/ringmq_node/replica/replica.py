@@ -260,6 +260,7 @@ class Replica:
             self.spawn(self._take_over(epoch), f"take over {self.record.name}")
 
     async def _take_over(self, epoch: int) -> None:
+        await self._host.take_over_turns.turn()
         if not await self.wait_taking() or self.mastership is not None:
             return
         live = self.store.state.live

@@ -1,13 +1,17 @@
-"""Whose turn it is to fetch: a node catches up a few of its queues at a time.
+"""Whose turn it is to fetch, and to take over.
 
-A node that returns with thousands of queues joins all of their rings at once. If it fetched
-everything at once as well, thousands of states and as many calls for bodies would be in memory
-here, and on their way at the masters. So each fetch takes one of a few turns: the state of a queue
-as one, and each call for bodies.
+A node catches up a few of its queues at a time. One that returns with thousands of queues joins all
+of their rings at once. If it fetched everything at once as well, thousands of states and as many
+calls for bodies would be in memory here, and on their way at the masters. So each fetch takes one
+of a few turns: the state of a queue as one, and each call for bodies.
 
 Calls for bodies come first, and a queue begins only when they leave a turn free. So those that
 have begun are done one after the other, and not all of them at the end. A queue that pauses (its
 policy limits the rate, or an operator has stopped it) holds no turn meanwhile.
+
+A node that becomes the master of thousands of queues takes a few of them over in each turn of the
+loop. The registry tells it a hundred views at once, and a hundred queues in one turn held the loop
+for longer than any piece of work may.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from contextlib import asynccontextmanager
 
 # A turn costs at most the bytes of one call (`catchup.FETCH_BYTES_MAX`), or one state.
 CATCH_UPS_MAX = 8
+# A take-over without messages costs half a millisecond of the loop.
+TAKE_OVERS_PER_TURN = 16
 
 
 class CatchUpTurns:
@@ -81,3 +87,37 @@ class CatchUpTurns:
                     turn.set_result(None)
                     return
         self._free += 1
+
+
+class TakeOverTurns:
+    """See the module. In the order in which they were asked for."""
+
+    def __init__(self, per_turn: int = TAKE_OVERS_PER_TURN) -> None:
+        self._per_turn = self._left = per_turn
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._ends = False
+
+    async def turn(self) -> None:
+        """Returns when the loop's turn has room for one more. What its caller has seen before may
+        have changed by then."""
+        if self._left:
+            self._take()
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _take(self) -> None:
+        self._left -= 1
+        if not self._ends:
+            self._ends = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        """Those that wait come before others."""
+        self._left, self._ends = self._per_turn, False
+        while self._waiting and self._left:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._take()
+                turn.set_result(None)
