@@ -19,7 +19,7 @@ from ringmq_pipeline.connecting import reader_for
 from ringmq_pipeline.offsets import DataLoss, DataLossError, QueueOffset, QueueRange
 from ringmq_pipeline.options import PayloadEncoding, ReadFrom, SourceOptions
 from ringmq_pipeline.property_columns import PROPERTY_COLUMNS, property_columns
-from ringmq_pipeline.schema import arrow_schema
+from ringmq_pipeline.schema import ENCODED, arrow_schema
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,9 @@ def read_range(options: SourceOptions, whole: QueueRange | None) -> Iterator[pya
     """Raises `DataLossError` for messages that are gone, unless the query may skip them."""
     if whole is None:
         return
-    schema = arrow_schema(include_headers=options.include_headers)
+    schema = arrow_schema(
+        include_headers=options.include_headers, include_properties=options.include_properties
+    )
     gathered: list[pyarrow.RecordBatch] = []
     rows = size = 0
     for piece in _pieces(options, whole):
@@ -107,5 +109,8 @@ def _with_columns(
     for name in ("position", "body", "body_size", "redelivered", "persistent"):
         columns[name] = piece.column(name)
     names = [name for name in PROPERTY_COLUMNS if name in schema.names]
-    columns |= property_columns(piece.column("properties"), names, schema)
+    encoded = piece.column("properties")
+    columns |= property_columns(encoded, names, schema)
+    if ENCODED.name in schema.names:
+        columns[ENCODED.name] = encoded
     return pyarrow.record_batch([columns[name] for name in schema.names], schema=schema)

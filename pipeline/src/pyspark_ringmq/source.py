@@ -33,7 +33,9 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         options = source_options.parse(self.options)
-        return ddl(include_headers=options.include_headers)
+        return ddl(
+            include_headers=options.include_headers, include_properties=options.include_properties
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_ringmq.batch import BatchReader

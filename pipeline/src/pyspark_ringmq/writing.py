@@ -17,14 +17,15 @@ import hashlib
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import Any, cast
 
 import pyarrow
+from google.protobuf.message import DecodeError
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -34,7 +35,9 @@ from pyspark.sql.datasource import (
 
 import ringmq
 from ringmq.sync import SyncPublisher
+from ringmq.v1 import common_pb2 as common
 from ringmq_pipeline.connecting import client_of
+from ringmq_pipeline.schema import ENCODED
 from ringmq_pipeline.sink_options import TEXTS, SinkOptions
 
 # Handed over by one call.
@@ -211,15 +214,30 @@ def _publish_rows(
         raise ValueError(f"row {bodies.index(None)} of a batch has no body")
     properties = _properties_of(rows)
     for first, end, queue, is_transient in _runs(options, rows):
-        call = publisher.submit_batch(
-            bodies[first:end],
-            properties[first:end] if properties else None,
-            routing_key=queue,
-            # Else a message to a queue that isn't there would be confirmed, and nowhere.
-            mandatory=True,
-            transient=is_transient,
-        )
-        unconfirmed.add(call, end - first, sum(map(len, bodies[first:end])))
+        for begin, stop, priority, ttl_ms in _of_equal_terms(properties, first, end):
+            call = publisher.submit_batch(
+                bodies[begin:stop],
+                properties[begin:stop] if properties else None,
+                routing_key=queue,
+                # Else a message to a queue that isn't there would be confirmed, and nowhere.
+                mandatory=True,
+                transient=is_transient,
+                priority=priority,
+                ttl_ms=ttl_ms,
+            )
+            unconfirmed.add(call, stop - begin, sum(map(len, bodies[begin:stop])))
+
+
+def _of_equal_terms(
+    properties: Sequence[ringmq.Properties], first: int, end: int
+) -> Iterator[tuple[int, int, int, int | None]]:
+    """Consecutive rows with the same priority and time to live: first, end, and these."""
+    for terms, run in groupby(properties[first:end], key=attrgetter("priority", "expiration_ms")):
+        stop = first + sum(1 for _ in run)
+        yield first, stop, *terms
+        first = stop
+    if not properties:
+        yield first, end, 0, None
 
 
 def _runs(options: SinkOptions, rows: pyarrow.RecordBatch) -> Iterator[tuple[int, int, str, bool]]:
@@ -251,6 +269,36 @@ def _queue(name: str | None) -> str:
 
 
 def _properties_of(rows: pyarrow.RecordBatch) -> list[ringmq.Properties]:
+    """One for each row; none if no row has any. Encoded ones say all that there is."""
+    whole = _decoded(rows)
+    if whole and None not in whole:
+        return cast(list[ringmq.Properties], whole)
+    said = _from_columns(rows)
+    if not whole:
+        return said
+    others = said or [ringmq.Properties()] * len(whole)
+    return [own or other for own, other in zip(whole, others, strict=True)]
+
+
+def _decoded(rows: pyarrow.RecordBatch) -> list[ringmq.Properties | None]:
+    """Of the column of encoded properties; empty without it, or if no row has any."""
+    if ENCODED.name not in rows.schema.names:
+        return []
+    column = rows.column(ENCODED.name)
+    if column.null_count == rows.num_rows:
+        return []
+    coded = column.cast(pyarrow.binary()).dictionary_encode()
+    try:
+        values = [
+            ringmq.Properties.from_wire(common.Properties.FromString(value))
+            for value in coded.dictionary.to_pylist()
+        ]
+    except DecodeError as error:
+        raise ValueError(f"a row's {ENCODED.name} are no ringmq.v1.Properties") from error
+    return [None if index is None else values[index] for index in coded.indices.to_pylist()]
+
+
+def _from_columns(rows: pyarrow.RecordBatch) -> list[ringmq.Properties]:
     """One for each row; none if no row has any."""
     columns: dict[str, list[Any]] = {
         name: rows.column(name).to_pylist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ringmq_pipeline.schema import HEADERS, Column
+from ringmq_pipeline.schema import ENCODED, HEADERS, Column
 
 # A finding has no position where it is about a file.
 MESSAGES: Final = (
@@ -29,6 +29,7 @@ MESSAGES: Final = (
     Column("content_type", "STRING", "string"),
     Column("published_at", "TIMESTAMP", "timestamp_us_utc"),
     HEADERS,
+    ENCODED,
 )
 # Messages at consecutive positions, of one record; or a finding, which has no positions where it is
 # about a file. `rows`: as many as the piece has among `MESSAGES`.

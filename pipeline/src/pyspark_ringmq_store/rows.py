@@ -27,7 +27,7 @@ from ringmq_node.storage.offline.messages import (
 )
 from ringmq_node.storage.offline.queues import QueueFolder, UnreadableQueueError
 from ringmq_pipeline.property_columns import PROPERTY_COLUMNS, property_columns
-from ringmq_pipeline.schema import arrow_schema_of
+from ringmq_pipeline.schema import ENCODED, arrow_schema_of
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 4 << 20
@@ -217,6 +217,7 @@ def _body_columns(block: Block, options: StoreOptions) -> dict[str, pyarrow.Arra
         given = pyarrow.array(encoded, pyarrow.binary())
         try:
             columns |= property_columns(given, PROPERTY_COLUMNS, _SCHEMA)
+            columns[ENCODED.name] = given
         except ValueError:
             # They have no checksum but the record's, and a publisher may send any bytes.
             return columns

@@ -88,6 +88,7 @@ class SourceOptions:
     # Of each body; None: all of it.
     body_bytes_max: int | None
     include_headers: bool
+    include_properties: bool
     ack_mode: AckMode
     lease: str
     lease_ttl_s: float
@@ -116,6 +117,7 @@ KNOWN: Final = (
     "failOnDataLoss",
     "payload",
     "includeHeaders",
+    "includeProperties",
     "ackMode",
     "lease",
     "leaseTtl",
@@ -180,6 +182,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=take("failOnDataLoss", True, boolean),
         body_bytes_max=take("payload", None, payload),
         include_headers=take("includeHeaders", False, boolean),
+        include_properties=take("includeProperties", False, boolean),
         ack_mode=take("ackMode", AckMode.COMMITTED, one_of(AckMode)),
         lease=take("lease", "ingest", text),
         lease_ttl_s=take("leaseTtl", 30.0, duration),

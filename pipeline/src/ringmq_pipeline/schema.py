@@ -41,15 +41,19 @@ COLUMNS: Final = (
 )
 # With the option `includeHeaders`.
 HEADERS: Final = Column("headers", "MAP<STRING, STRING>", "map_string_string")
+# With the option `includeProperties`: a `ringmq.v1.Properties`, which has what no other column says
+# (priority, time to live, type, ...), and the headers with their types.
+ENCODED: Final = Column("encoded_properties", "BINARY", "binary")
 
 
-def columns(*, include_headers: bool) -> tuple[Column, ...]:
-    return (*COLUMNS, HEADERS) if include_headers else COLUMNS
+def columns(*, include_headers: bool, include_properties: bool = False) -> tuple[Column, ...]:
+    further = ((HEADERS, include_headers), (ENCODED, include_properties))
+    return (*COLUMNS, *(column for column, included in further if included))
 
 
-def ddl(*, include_headers: bool) -> str:
+def ddl(*, include_headers: bool, include_properties: bool = False) -> str:
     """For `DataSource.schema`."""
-    return ddl_of(columns(include_headers=include_headers))
+    return ddl_of(columns(include_headers=include_headers, include_properties=include_properties))
 
 
 def ddl_of(columns: Sequence[Column]) -> str:
@@ -58,9 +62,11 @@ def ddl_of(columns: Sequence[Column]) -> str:
     )
 
 
-def arrow_schema(*, include_headers: bool) -> Any:
+def arrow_schema(*, include_headers: bool, include_properties: bool = False) -> Any:
     """A `pyarrow.Schema`. Raises `ImportError` where pyarrow isn't installed."""
-    return arrow_schema_of(columns(include_headers=include_headers))
+    return arrow_schema_of(
+        columns(include_headers=include_headers, include_properties=include_properties)
+    )
 
 
 def arrow_schema_of(columns: Sequence[Column]) -> Any:

@@ -15,6 +15,7 @@ from ringmq_pipeline.option_values import (
     size,
     text,
 )
+from ringmq_pipeline.schema import ENCODED
 
 KNOWN: Final = (
     "endpoints",
@@ -31,7 +32,7 @@ KNOWN: Final = (
 # The properties that are texts.
 TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type")
 # The columns that the sink looks at.
-PUBLISHED: Final = ("queue", "body", "persistent", "published_at", *TEXTS, "headers")
+PUBLISHED: Final = ("queue", "body", "persistent", "published_at", *TEXTS, "headers", ENCODED.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pyarrow
 import pytest
 from live_node import LiveNode
+from pipeline.tests.source.sources import options_for
 
 import ringmq
+from pyspark_ringmq.batch import BatchReader
 from pyspark_ringmq.writing import Unconfirmed, producer_id, publish, publish_task
 from ringmq_pipeline.option_values import OptionError
+from ringmq_pipeline.options import parse as source_options
 from ringmq_pipeline.sink_options import check_columns, parse
 
 
@@ -51,6 +55,57 @@ def test_rows_become_messages_with_their_properties(live: LiveNode) -> None:
     assert first.properties.headers == {"a": "1"}
     assert (second.body, second.properties.message_id) == (b"two", "")
     assert found.persistent == [True, False]
+
+
+@pytest.mark.parametrize("encoding", ["proto", "arrow"])
+def test_what_was_read_with_all_properties_is_written_with_them(
+    live: LiveNode, encoding: str
+) -> None:
+    """A replay brought messages back without their priority, time to live and type, and with each
+    header as a text."""
+    given, again = f"all of them, {encoding}", f"again, {encoding}"
+    whole = ringmq.Properties(
+        message_id="m", type="t", app_id="a", headers={"number": 1, "flag": True}
+    )
+    live.client.declare_queue(given)
+    live.client.declare_queue(again)
+    with live.client.publisher(given) as publisher:
+        publisher.publish_batch([b"plain"])
+        publisher.publish_batch([b"1", b"2"], whole, priority=7, ttl_ms=3_600_000)
+        publisher.publish_batch([b"3"], ringmq.Properties(message_id="n"), priority=2)
+    reader = BatchReader(
+        source_options(
+            options_for(live.address, given, encoding=encoding, includeProperties="true")
+        )
+    )
+    [partition] = reader.partitions()
+    # A column of its own is not what the encoded ones say.
+    batches = [
+        batch.set_column(
+            batch.schema.get_field_index("message_id"), "message_id", pyarrow.array(["x"] * 4)
+        )
+        for batch in reader.read(partition)
+    ]
+    publish(parse(options_of(live, queue=again)), encoding.encode(), iter(batches))
+    first, second = (
+        [
+            (each.body, replace(each.properties, routing_key=""))
+            for batch in live.client.reader(queue).browse(0)
+            for each in batch.messages
+        ]
+        for queue in (given, again)
+    )
+    assert [body for body, _ in second] == [b"plain", b"1", b"2", b"3"]
+    assert second[1][1] == replace(whole, priority=7, expiration_ms=3_600_000)
+    assert second[1:] == first[1:]
+
+
+def test_bytes_that_are_no_properties_are_refused(live: LiveNode) -> None:
+    live.client.declare_queue("no properties")
+    batch = rows([b"one"], encoded_properties=[b"\xff"])
+    with pytest.raises(ValueError, match=r"no ringmq\.v1\.Properties"):
+        publish(parse(options_of(live, queue="no properties")), b"bad", iter([batch]))
+    assert live.bodies("no properties") == []
 
 
 def test_a_column_names_each_rows_queue(live: LiveNode) -> None:

@@ -13,11 +13,14 @@ from node.tests.storage.offline.directory import bodies, queue_file
 from node.tests.storage.queue.test_queue_store import append
 from node.tests.storage.workload import run_store
 
+import ringmq
+from ringmq.sync import SyncClient
+from ringmq_node.model.names import join_name
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove
 from ringmq_node.storage import Store
 from ringmq_pipeline.cli import invoke
-from ringmq_pipeline.cli.errors import EXIT_FAILED, EXIT_FOUND
+from ringmq_pipeline.cli.errors import EXIT_FAILED, EXIT_FOUND, EXIT_USAGE
 from ringmq_pipeline.jobs.diverge import DIVERGENT, differences, logs_by_queue, replicas_frame
 from ringmq_pipeline.jobs.salvage import publish, salvageable
 from ringmq_pipeline.jobs.scan import counts
@@ -178,6 +181,33 @@ def test_a_lost_store_is_published_once_however_often(
     for _ in range(2):
         publish(rows, live.address, "salvaged", "a lost node")
     assert live.bodies("salvaged") == [*bodies(COUNT, 100)[500:], b"last"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_queues_of_vhosts_go_back_to_their_vhosts(live: LiveNode, tmp_path: Path) -> None:
+    """A queue in another vhost made a salvage fail: its name inside a node was refused."""
+    live.client.topology.create_vhost("shop")
+    log: list[Op] = [Publish(0, Block.of([b"plain"]))]
+    inside: list[Op] = [Publish(0, Block.of([b"in shop"]))]
+    root = fill(tmp_path / "a", log, queue="of both")
+    fill(root, inside, queue=join_name("shop", "of both"))
+    live.client.declare_queue("of both")
+    with ringmq.connect_sync(live.address, vhost="shop") as shop:
+        shop.declare_queue("of both")
+        shop.declare_queue("all")
+        words = ["salvage", "--store", f"a={root}", "--endpoints", live.address]
+        for _ in range(2):
+            assert invoke(words) == 0
+        assert live.bodies("of both") == [b"plain"]
+        assert found_in(shop, "of both") == [b"in shop"]
+        assert invoke([*words, "--to", "all", "--vhost", "shop"]) == 0
+        assert sorted(found_in(shop, "all")) == [b"in shop", b"plain"]
+    assert invoke([*words, "--vhost", "shop"]) == EXIT_USAGE
+
+
+def found_in(client: SyncClient, queue: str) -> list[bytes]:
+    reader = client.reader(queue)
+    return [body for batch in reader.browse(reader.stat().first) for body in batch.messages.bodies]
 
 
 @pytest.mark.usefixtures("spark")

@@ -50,6 +50,7 @@ def test_the_defaults() -> None:
         ("readFrom", "mirror", "read_from", ReadFrom.MIRROR),
         ("encoding", "ARROW", "encoding", PayloadEncoding.ARROW),
         ("includeHeaders", "true", "include_headers", True),
+        ("includeProperties", "true", "include_properties", True),
         ("path", "anything", "include_headers", False),
     ],
 )

@@ -16,6 +16,7 @@ from ringmq_pipeline.summary import print_summary
 @stores_option
 @click.option("--queue", "queues", default="", help="Only these queues, with commas.")
 @click.option("--to", "target", default="", help="The queue for all; by default, each its own.")
+@click.option("--vhost", default="", help="Where the queue `--to` is: another vhost than `/`.")
 @click.option(
     "--producer-id",
     default="",
@@ -27,6 +28,7 @@ def command(
     stores: dict[str, Path],
     queues: str,
     target: str,
+    vhost: str,
     producer_id: str,
     endpoints: str,
     master: str,
@@ -42,15 +44,17 @@ def command(
 
     if len(stores) != 1:
         raise click.UsageError("give one --store: replicas have the same messages")
+    if vhost and not target:
+        raise click.UsageError("--vhost goes with --to: else each message goes to its own vhost")
     [(node, path)] = stores.items()
     with spark_session("ringmq salvage", master=master, conf=conf) as spark:
         pieces = pieces_of(spark, stores, queues).persist()
         counted = counts(pieces).collect()
-        text = f"{node}/{path.absolute()}/{queues}/{target}/{fingerprint(pieces)}"
+        text = f"{node}/{path.absolute()}/{queues}/{vhost}/{target}/{fingerprint(pieces)}"
         producer = producer_id or hashlib.sha256(text.encode()).hexdigest()[:32]
         # One task: the order of each queue is kept.
         rows = messages_of(spark, stores, queues, checksums="false", minPartitions="1")
-        publish(salvageable(rows), endpoints, target, producer)
+        publish(salvageable(rows), endpoints, target, producer, vhost or "/")
     lost = sum(row["rows"] for row in counted if row["status"] not in ("ok", "torn"))
     print_summary(
         "salvage",

@@ -3,6 +3,9 @@
 Rows go out in the order of the store, queue by queue, as those of one producer: the broker trims
 whatever an earlier attempt on the same store has published. A producer is one for what the store
 has, and not for where it lies: by the numbers of another one's rows, new ones would be trimmed.
+
+A store names a queue as a node does inside, together with its vhost; a publish is in one vhost. So
+what goes back to its own queue goes vhost by vhost, each with a producer of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
+
+from ringmq_node.model.names import DEFAULT_VHOST, SEPARATOR, vhost_of
+from ringmq_pipeline.schema import ENCODED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,6 +30,7 @@ COLUMNS: Final = (
     "content_type",
     "published_at",
     "headers",
+    ENCODED.name,
 )
 
 
@@ -39,9 +46,25 @@ def salvageable(messages: DataFrame) -> DataFrame:
     return messages.where("status = 'ok'").select(*COLUMNS)
 
 
-def publish(rows: DataFrame, endpoints: str, queue: str, producer: str) -> None:
-    """Returns when all are confirmed. `queue`: where all go; empty: to the queues that they were
-    in."""
+def publish(
+    rows: DataFrame, endpoints: str, queue: str, producer: str, vhost: str = DEFAULT_VHOST
+) -> None:
+    """Returns when all are confirmed. `queue`: where all go, in `vhost`; empty: to the queues that
+    they were in."""
+    if queue:
+        _publish(rows.withColumn("queue", f.lit(queue)), endpoints, vhost, producer)
+        return
+    names = [row["queue"] for row in rows.select("queue").distinct().collect()]
+    name = f.substring_index("queue", SEPARATOR, -1)
+    for each in sorted({vhost_of(name) for name in names}):
+        if each == DEFAULT_VHOST:
+            of_it = rows.where(~rows["queue"].contains(SEPARATOR))
+            _publish(of_it, endpoints, each, producer)
+        else:
+            of_it = rows.where(rows["queue"].startswith(f"{each}{SEPARATOR}"))
+            _publish(of_it.withColumn("queue", name), endpoints, each, f"{producer}/{each}")
+
+
+def _publish(rows: DataFrame, endpoints: str, vhost: str, producer: str) -> None:
     sink = rows.write.format("ringmq").mode("append")
-    sink = sink.options(endpoints=endpoints, producerId=producer)
-    (sink.option("queue", queue) if queue else sink).save()
+    sink.options(endpoints=endpoints, vhost=vhost, producerId=producer).save()
