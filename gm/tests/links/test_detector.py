@@ -89,6 +89,20 @@ def test_a_link_whose_connection_brought_nothing_has_the_other_half_of_the_time_
     assert tick_when_due(watch) == (1.0 + TIMEOUT_S / 2, [Down("b")])
 
 
+def test_a_silent_node_is_down_no_later_for_a_connection_that_was_given_up_late() -> None:
+    """A kernel took 1.9 s for its time-out of 1 s. The dial had another second, and a master that
+    was cut off kept its clients for 3 s instead of 2.5."""
+    watch = up()
+    tick_until(watch, 1.7)
+    watch.broke("b", 1.7, given_up=True)
+    assert tick_when_due(watch) == (TIMEOUT_S * 1.125, [Down("b")])
+    # But a dial has the time that it has without that.
+    watch = up()
+    tick_until(watch, 2.2)
+    watch.broke("b", 2.2, given_up=True)
+    assert tick_when_due(watch) == (2.2 + REDIAL_S, [Down("b")])
+
+
 def test_a_link_whose_connection_brought_nothing_is_mended_in_time() -> None:
     watch = up()
     tick_until(watch, 1.0)

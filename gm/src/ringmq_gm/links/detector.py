@@ -7,9 +7,10 @@ Each node with which a link is wanted is in one of three states:
     DOWN      the rings have been told; dialling goes on until it is UP
 
 From DIALLING to DOWN: the dial failed (the process is gone: its machine refuses at once), or took
-longer than `redial_s`, or than half the time-out if the connection was given up. So a broken link
-alone is no suspicion, and a killed process is found out as fast as its machine answers. Only a
-machine that doesn't answer, or a process that only pretends to live, costs the whole time-out.
+longer than `redial_s`; if the connection was given up, longer than half the time-out, or than what
+was left of the silence's time. So a broken link alone is no suspicion, and a killed process is
+found out as fast as its machine answers. Only a machine that doesn't answer, or a process that only
+pretends to live, costs the whole time-out.
 
 A message from the node on either of the two streams counts as a sign of life. If the stream from
 the node breaks, that is no sign of death by itself: our own stream to it breaks too if the node
@@ -118,12 +119,18 @@ class Detector:
 
     def broke(self, node: str, now: float, *, given_up: bool = False) -> None:
         """The link has broken, and is dialled again. `given_up`: its connection brought nothing for
-        half the time-out, which is no sign that the node is gone: the dial has the other half."""
+        half the time-out, which is no sign that the node is gone: the dial has the other half. But
+        kernels may take longer than that half, and a node that is silent is down no later for it.
+        """
         watched = self._watched.get(node)
         if watched is not None and watched.contact is Contact.UP:
+            silence_left_s = watched.since + watched.patience_s - now
             watched.contact = Contact.DIALLING
             watched.since = now
-            watched.patience_s = self._ring_timeout_s / 2 if given_up else self._redial_s
+            watched.patience_s = self._redial_s
+            if given_up:
+                half_s = self._ring_timeout_s / 2
+                watched.patience_s = max(self._redial_s, min(half_s, silence_left_s))
 
     def dial_failed(self, node: str) -> list[Finding]:
         watched = self._watched.get(node)
