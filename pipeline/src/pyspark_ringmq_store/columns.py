@@ -9,7 +9,9 @@ from ringmq_pipeline.schema import ENCODED, HEADERS, Column
 # A finding has no position where it is about a file.
 MESSAGES: Final = (
     Column("node", "STRING", "string", nullable=False),
+    # As a node names it inside: in another vhost than `/`, that and a separator come before it.
     Column("queue", "STRING", "string", nullable=False),
+    Column("vhost", "STRING", "string", nullable=False),
     # Replicas of one queue have the same, and a queue that was declared anew has another.
     Column("queue_id", "STRING", "string"),
     Column("epoch", "BIGINT", "int64"),

@@ -16,6 +16,7 @@ from isal.isal_zlib import crc32
 from pyspark_ringmq_store.columns import MESSAGES, PIECES, QUEUES
 from pyspark_ringmq_store.options import StoreOptions
 from ringmq_base.ranges import Range
+from ringmq_node.model.names import vhost_of
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.offline import DataDirectory
 from ringmq_node.storage.offline.messages import (
@@ -179,6 +180,7 @@ def _batch(
     same = {
         "node": node,
         "queue": folder.title,
+        "vhost": vhost_of(folder.title),
         "queue_id": folder.name,
         "status": piece.status.value,
         "file": piece.file,

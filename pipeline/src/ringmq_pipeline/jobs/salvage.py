@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from ringmq_node.model.names import DEFAULT_VHOST, SEPARATOR, vhost_of
 from ringmq_pipeline.schema import ENCODED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+DEFAULT_VHOST: Final = "/"
 COLUMNS: Final = (
     "queue",
+    "vhost",
     "body",
     "persistent",
     "message_id",
@@ -54,14 +55,12 @@ def publish(
     if queue:
         _publish(rows.withColumn("queue", f.lit(queue)), endpoints, vhost, producer)
         return
-    names = [row["queue"] for row in rows.select("queue").distinct().collect()]
-    name = f.substring_index("queue", SEPARATOR, -1)
-    for each in sorted({vhost_of(name) for name in names}):
+    for each in sorted(row["vhost"] for row in rows.select("vhost").distinct().collect()):
+        of_it = rows.where(rows["vhost"] == each)
         if each == DEFAULT_VHOST:
-            of_it = rows.where(~rows["queue"].contains(SEPARATOR))
             _publish(of_it, endpoints, each, producer)
         else:
-            of_it = rows.where(rows["queue"].startswith(f"{each}{SEPARATOR}"))
+            name = f.expr("substring(queue, length(vhost) + 2)")
             _publish(of_it.withColumn("queue", name), endpoints, each, f"{producer}/{each}")
 
 
