@@ -130,15 +130,6 @@ def test_addresses(address: str) -> None:
     assert load({**NEEDED, "listen": address, "advertise": address}).listen == address
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:7800", "[::]:7800", ":::7800"])
-def test_an_address_that_only_reaches_oneself_is_not_advertised(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"^advertise: .* is this machine's every interface"):
-        load({**NEEDED, "listen": address})
-    with pytest.raises(ConfigError, match=r"^advertise: "):
-        load({**NEEDED, "advertise": address})
-    assert load({**NEEDED, "listen": address, "advertise": "host:1"}).listen == address
-
-
 def test_unknown_setting_in_the_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text("mesage_bytes_max = 5000\n")

@@ -57,9 +57,6 @@ TIMES = (
     "orphan_s",
 )
 
-# Hosts to listen at that are none to dial.
-EVERY_INTERFACE = ("0.0.0.0", "[::]", "::")
-
 
 class ConfigError(ValueError):
     """A setting that can't be used. The message names the setting and its allowed values."""
@@ -207,12 +204,6 @@ class NodeConfig:
             value = getattr(self, name)
             if value and not _is_address(value):
                 raise ConfigError(f"{name}: {value!r} is not HOST:PORT")
-        if (self.advertise or self.listen).rpartition(":")[0] in EVERY_INTERFACE:
-            # Each node that dialled it would reach itself.
-            raise ConfigError(
-                f"advertise: {self.advertise or self.listen} is this machine's every interface, and"
-                " no address under which others find this node: set HOST:PORT"
-            )
 
 
 def _is_address(value: str) -> bool:

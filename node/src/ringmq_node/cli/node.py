@@ -26,8 +26,8 @@ _HELP = {
     "registry": "sqlite:///path/to/file or etcd://host:port,host:port/prefix.",
     "data": "The data directory; it belongs to this node alone.",
     "listen": "HOST:PORT to serve on; port 0 takes a free one.",
-    "advertise": "HOST:PORT under which others find this node; default: as listened to, "
-    "unless that is every interface.",
+    "advertise": "HOST:PORT under which others find this node; default: as listened to. "
+    "Needed if that is every interface, and there are others.",
     "cluster": "The cluster's name.",
     "cluster_secret": "What the nodes have in common. Better set as RINGMQ_CLUSTER_SECRET.",
     "message_bytes_max": "The largest message.",
