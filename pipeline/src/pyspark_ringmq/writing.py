@@ -25,7 +25,6 @@ from operator import attrgetter, itemgetter
 from typing import Any, cast
 
 import pyarrow
-from google.protobuf.message import DecodeError
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -35,8 +34,8 @@ from pyspark.sql.datasource import (
 
 import ringmq
 from ringmq.sync import SyncPublisher
-from ringmq.v1 import common_pb2 as common
 from ringmq_pipeline.connecting import client_of
+from ringmq_pipeline.property_columns import decoded
 from ringmq_pipeline.schema import ENCODED
 from ringmq_pipeline.sink_options import TEXTS, SinkOptions
 
@@ -287,15 +286,9 @@ def _decoded(rows: pyarrow.RecordBatch) -> list[ringmq.Properties | None]:
     column = rows.column(ENCODED.name)
     if column.null_count == rows.num_rows:
         return []
-    coded = column.cast(pyarrow.binary()).dictionary_encode()
-    try:
-        values = [
-            ringmq.Properties.from_wire(common.Properties.FromString(value))
-            for value in coded.dictionary.to_pylist()
-        ]
-    except DecodeError as error:
-        raise ValueError(f"a row's {ENCODED.name} are no ringmq.v1.Properties") from error
-    return [None if index is None else values[index] for index in coded.indices.to_pylist()]
+    found, indices = decoded(column.cast(pyarrow.binary()))
+    values = [ringmq.Properties.from_wire(each) for each in found]
+    return [None if index is None else values[index] for index in indices.to_pylist()]
 
 
 def _from_columns(rows: pyarrow.RecordBatch) -> list[ringmq.Properties]:

@@ -25,12 +25,7 @@ def property_columns(
     `ValueError` for bytes that are none."""
     if encoded.null_count == len(encoded):
         return {name: pyarrow.nulls(len(encoded), schema.field(name).type) for name in names}
-    # Many messages have the same, as those of one batch of a publisher often do.
-    coded = encoded.dictionary_encode()
-    try:
-        values = [common.Properties.FromString(value) for value in coded.dictionary.to_pylist()]
-    except DecodeError as error:
-        raise ValueError(str(error)) from error
+    values, indices = decoded(encoded)
     found = {}
     for name in names:
         if name in _TEXTS:
@@ -45,5 +40,16 @@ def property_columns(
                 [(key, shown_field(each)) for key, each in fields_from_wire(value.headers).items()]
                 for value in values
             ]
-        found[name] = pyarrow.array(listed, schema.field(name).type).take(coded.indices)
+        found[name] = pyarrow.array(listed, schema.field(name).type).take(indices)
     return found
+
+
+def decoded(encoded: pyarrow.Array) -> tuple[list[common.Properties], pyarrow.Array]:
+    """The different values, and the index of each row's; null where it has none. Many messages have
+    the same, as those of one batch of a publisher often do. Raises `ValueError`."""
+    coded = encoded.dictionary_encode()
+    try:
+        values = [common.Properties.FromString(value) for value in coded.dictionary.to_pylist()]
+    except DecodeError as error:
+        raise ValueError(f"no ringmq.v1.Properties: {error}") from error
+    return values, coded.indices

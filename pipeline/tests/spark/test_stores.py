@@ -15,6 +15,7 @@ from node.tests.storage.workload import run_store
 
 import ringmq
 from ringmq.sync import SyncClient
+from ringmq.v1 import common_pb2 as common
 from ringmq_node.model.names import join_name
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove
@@ -185,9 +186,13 @@ def test_a_lost_store_is_published_once_however_often(
 
 @pytest.mark.usefixtures("spark")
 def test_queues_of_vhosts_go_back_to_their_vhosts(live: LiveNode, tmp_path: Path) -> None:
-    """A queue in another vhost made a salvage fail: its name inside a node was refused."""
+    """A queue in another vhost made a salvage fail: its name inside a node was refused. And no
+    message had its type, its priority, or a header that is no text."""
     live.client.topology.create_vhost("shop")
-    log: list[Op] = [Publish(0, Block.of([b"plain"]))]
+    properties = common.Properties(
+        type="t", priority=7, headers={"n": common.FieldValue(integer=1)}
+    )
+    log: list[Op] = [Publish(0, Block.of([b"plain"], [properties.SerializeToString()]))]
     inside: list[Op] = [Publish(0, Block.of([b"in shop"]))]
     root = fill(tmp_path / "a", log, queue="of both")
     fill(root, inside, queue=join_name("shop", "of both"))
@@ -200,6 +205,10 @@ def test_queues_of_vhosts_go_back_to_their_vhosts(live: LiveNode, tmp_path: Path
             assert invoke(words) == 0
         assert live.bodies("of both") == [b"plain"]
         assert found_in(shop, "of both") == [b"in shop"]
+        [found] = live.client.reader("of both").browse(0)
+        [message] = found.messages
+        assert (message.properties.type, message.properties.priority) == ("t", 7)
+        assert message.properties.headers == {"n": 1}
         assert invoke([*words, "--to", "all", "--vhost", "shop"]) == 0
         assert sorted(found_in(shop, "all")) == [b"in shop", b"plain"]
     assert invoke([*words, "--vhost", "shop"]) == EXIT_USAGE

@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager
 
 # A turn costs at most the bytes of one call (`catchup.FETCH_BYTES_MAX`), or one state.
 CATCH_UPS_MAX = 8
-# A take-over without messages costs half a millisecond of the loop.
+# A hundred without messages took 83 ms of the loop, on a machine 1.5 times slower than ours.
 TAKE_OVERS_PER_TURN = 16
 
 
