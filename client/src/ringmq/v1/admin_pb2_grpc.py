@@ -6,7 +6,7 @@ import warnings
 from ringmq.v1 import admin_pb2 as ringmq_dot_v1_dot_admin__pb2
 from ringmq.v1 import topology_pb2 as ringmq_dot_v1_dot_topology__pb2
 
-GRPC_GENERATED_VERSION = '1.76.0'
+GRPC_GENERATED_VERSION = '1.78.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

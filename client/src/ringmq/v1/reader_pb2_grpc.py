@@ -5,7 +5,7 @@ import warnings
 
 from ringmq.v1 import reader_pb2 as ringmq_dot_v1_dot_reader__pb2
 
-GRPC_GENERATED_VERSION = '1.76.0'
+GRPC_GENERATED_VERSION = '1.78.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -5,7 +5,7 @@ import warnings
 
 from ringmq_gm.registry.etcdpb import rpc_pb2 as ringmq__gm_dot_registry_dot_etcdpb_dot_rpc__pb2
 
-GRPC_GENERATED_VERSION = '1.76.0'
+GRPC_GENERATED_VERSION = '1.78.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
