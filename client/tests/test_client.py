@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -122,5 +124,31 @@ def test_queues_are_declared_listed_looked_at_purged_and_deleted(run: Run) -> No
             assert await client.sync_queue("b", node="n2") == ["n2"]
         with pytest.raises(ringmq.ClosedError):
             await client.queues()
+
+    run(test)
+
+
+def test_what_was_never_opened_goes_with_its_last_reference(run: Run) -> None:
+    """The client keeps what is open: it closes that with itself."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            left: list[weakref.ref[object]] = [
+                weakref.ref(client.publisher("q")),
+                weakref.ref(client.consumer("q")),
+            ]
+            publisher = client.publisher("q")
+            await publisher.open()
+            opened = weakref.ref(publisher)
+            del publisher
+            gc.collect()
+            assert [each() for each in left] == [None, None]
+            held = opened()
+            assert held is not None
+            await held.publish(b"x")
+            await client.close()
+            with pytest.raises(ringmq.ClosedError):
+                await held.publish(b"y")
 
     run(test)

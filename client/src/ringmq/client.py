@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Unpack
+from weakref import WeakSet
 
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
@@ -54,7 +55,8 @@ class Client(ConnectedClient):
 
     def __init__(self, nodes: KnownNodes) -> None:
         super().__init__(nodes)
-        self._streams: set[Publisher | Consumer] = set()
+        # Those that are open are held by their tasks; one that never was may go unnoticed.
+        self._streams: WeakSet[Publisher | Consumer] = WeakSet()
         self._seen_epochs = SeenEpochs()
         self._closed = False
 
