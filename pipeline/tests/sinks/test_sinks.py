@@ -12,16 +12,17 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable
+from power_cuts import Synced
 
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.offsets import QueueRange
 from ringmq_pipeline.sinks.batches import RowsInTableError, TableBatch, WriteFiles
 from ringmq_pipeline.sinks.delta import DeltaSink
-from ringmq_pipeline.sinks.parquet import ParquetSink, committed_files
+from ringmq_pipeline.sinks.parquet import MANIFESTS, ParquetSink, committed_files
 
 STEPS = {
     "delta": ("written", "durable", "created", "committed"),
-    "parquet": ("written", "durable", "renamed", "drafted", "committed"),
+    "parquet": ("written", "durable", "renamed", "drafted", "linked", "committed"),
 }
 CASES = [(kind, step) for kind, steps in STEPS.items() for step in steps]
 KINDS = tuple(STEPS)
@@ -63,13 +64,15 @@ def rows(first: int, end: int) -> WriteFiles:
     return write
 
 
+def table_files(kind: str, path: Path) -> list[Path]:
+    if kind == "delta":
+        return [Path(uri) for uri in DeltaTable(path).file_uris()]
+    return committed_files(path)
+
+
 def positions(kind: str, path: Path) -> list[int]:
     """As a reader of the table finds them: every file is opened."""
-    if kind == "delta":
-        files = [Path(uri) for uri in DeltaTable(path).file_uris()]
-    else:
-        files = committed_files(path)
-    tables = [pyarrow.parquet.read_table(file) for file in files]
+    tables = [pyarrow.parquet.read_table(file) for file in table_files(kind, path)]
     return sorted(position for table in tables for position in table["position"].to_pylist())
 
 
@@ -92,10 +95,33 @@ def test_a_batch_that_ended_after_a_step_is_there_once(
     with pytest.raises(Killed):
         sink(kind, path, kill).commit(batch(number, first, 30), rows(first, 30))
     done = sink(kind, path).commit(batch(number, first, 30), rows(first, 30))
-    assert done.skipped == (step == "committed")
+    assert done.skipped == (step in ("linked", "committed"))
     sink(kind, path).commit(batch(number + 1, 30, 35), rows(30, 35))
     assert positions(kind, path) == [*range(35)]
     assert {file: file.read_bytes() for file in before} == before
+
+
+@pytest.mark.parametrize(("kind", "step"), [*CASES, *((kind, "") for kind in KINDS)])
+def test_a_batch_survives_a_power_cut_once_it_may_be_acknowledged(
+    kind: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the try before was killed: what that has written may not be on the disk."""
+
+    def kill(reached: str) -> None:
+        if reached == step:
+            raise Killed
+
+    path = tmp_path / "lake" / "of" / "orders"
+    synced = Synced(monkeypatch)
+    if step:
+        with pytest.raises(Killed):
+            sink(kind, path, kill).commit(batch(0, 0, 10), rows(0, 10))
+    sink(kind, path).commit(batch(0, 0, 10), rows(0, 10))
+    assert positions(kind, path) == [*range(10)]
+    of_table = path / ("_delta_log" if kind == "delta" else MANIFESTS)
+    files = [*table_files(kind, path), *of_table.rglob("*.json")]
+    assert len(files) > 2
+    assert [synced.lacks(file, tmp_path) for file in files] == [[]] * len(files)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -38,6 +38,7 @@ from ringmq_pipeline.sinks.batches import (
     POSITION,
     QUEUE_COLUMNS,
     WrittenFile,
+    begin_folder,
     file_of,
     make_durable,
 )
@@ -210,19 +211,22 @@ class ReplayProgress:
         self._planned: list[list[str]] = []
         self.done: set[str] = set()
         asked = {"source": str(job.source.absolute()), "where": job.where, "sink": dict(job.sink)}
+        begin_folder(path.absolute().parent)
+        self.producer = self._begin(asked, job)
+        # Also of a replay that is resumed: it may have been killed before its file had a name.
+        make_durable([path.absolute().parent])
+
+    def _begin(self, asked: Mapping[str, object], job: ReplayJob) -> str:
+        path = self._path
         if path.exists() and path.stat().st_size:
             if not job.resume:
                 raise JobError(
                     f"{path} has a replay's progress: go on with --resume, or name another file"
                 )
-            self.producer = self._take_over(asked, job.producer)
-            return
-        self.producer = job.producer or uuid.uuid4().hex
-        folder = path.absolute().parent
-        new = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        self._append({"job": asked, "producer": self.producer})
-        make_durable([folder, *(each.parent for each in new)])
+            return self._take_over(asked, job.producer)
+        producer = job.producer or uuid.uuid4().hex
+        self._append({"job": asked, "producer": producer})
+        return producer
 
     def _take_over(self, asked: Mapping[str, object], producer: str) -> str:
         # The last line may be half of one: its unit is published again, and trimmed.

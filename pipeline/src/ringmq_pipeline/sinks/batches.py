@@ -189,6 +189,14 @@ def make_durable(paths: Iterable[Path]) -> None:
             os.close(descriptor)
 
 
+def begin_folder(folder: Path) -> None:
+    """Makes it, and those above it. What a power cut leaves has their names, also if another
+    process has made them and was killed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Whoever may not read a folder has not made a name in it just now.
+    make_durable(each for each in folder.parents if os.access(each, os.R_OK))
+
+
 def folders_between(root: Path, folder: Path) -> list[Path]:
     """`folder` and those above it, up to `root`."""
     return [folder, *(each for each in folder.parents if each == root or root in each.parents)]

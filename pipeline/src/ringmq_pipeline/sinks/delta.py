@@ -30,6 +30,7 @@ from ringmq_pipeline.sinks.batches import (
     TableBatch,
     WriteFiles,
     WrittenFile,
+    begin_folder,
     check_covered,
     folders_between,
     make_durable,
@@ -47,11 +48,19 @@ class DeltaSink:
     def __init__(self, path: Path, reached: Callable[[str], None] = lambda step: None) -> None:
         self._path = path.absolute()
         self._reached = reached
+        self._has_begun = False
+        # The commits up to this one are on the disk, whoever has made them.
+        self._durable_version = -1
 
     def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
+        if not self._has_begun:
+            begin_folder(self._path)
+            self._has_begun = True
         table = self._table()
         if table is not None and _version(table, batch.query) >= batch.number:
             check_covered(batch, _ends(table, batch))
+            # Whoever has committed it may have been killed before it was on the disk.
+            self._make_log_durable()
             return SKIPPED
         folder = self._path / "data" / batch.query / f"{batch.number}-{uuid.uuid4().hex}"
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -67,13 +76,20 @@ class DeltaSink:
         self._check(table, batch, files)
         self._add(table, batch, files)
         self._reached("committed")
-        log = self._path / LOG
-        make_durable([*sorted(log.glob("*.json"))[-2:], log])
+        self._make_log_durable()
         return Committed(
             rows=sum(file.rows for file in files),
             files=len(files),
             bytes=sum(file.bytes for file in files),
         )
+
+    def _make_log_durable(self) -> None:
+        """The commits that this process hasn't synced yet, and their names."""
+        log = self._path / LOG
+        commits = {int(each.stem): each for each in log.glob("*.json") if each.stem.isdigit()}
+        new = [file for version, file in commits.items() if version > self._durable_version]
+        make_durable([*new, log, self._path])
+        self._durable_version = max(commits)
 
     def _table(self) -> DeltaTable | None:
         try:

@@ -28,6 +28,7 @@ from ringmq_pipeline.sinks.batches import (
     TableBatch,
     WriteFiles,
     WrittenFile,
+    begin_folder,
     check_covered,
     folders_between,
     make_durable,
@@ -67,12 +68,18 @@ class ParquetSink:
     def __init__(self, path: Path, reached: Callable[[str], None] = lambda step: None) -> None:
         self._path = path.absolute()
         self._reached = reached
+        self._has_begun = False
 
     def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
+        if not self._has_begun:
+            begin_folder(self._path)
+            self._has_begun = True
         manifest = self._path / MANIFESTS / batch.query / f"{batch.number}.json"
         ends = self._ends()
         if manifest.exists():
             check_covered(batch, ends)
+            # Whoever has linked it may have been killed before its name was on the disk.
+            make_durable(folders_between(self._path, manifest.parent))
             return SKIPPED
         folder = self._path / "data" / batch.query / str(batch.number)
         if not folder.exists():
@@ -83,7 +90,6 @@ class ParquetSink:
                 staged.rename(folder)
             except OSError as error:
                 raise JobError(f"{folder}: another process writes this batch: {error}") from error
-            make_durable(folders_between(self._path, folder.parent))
             self._reached("renamed")
         elif json.loads((folder / RANGES).read_text()) != batch.describe():
             raise JobError(
@@ -91,6 +97,7 @@ class ParquetSink:
                 f"{batch.number} there: the checkpoint was restored, or has lost its newest files; "
                 "begin another one"
             )
+        make_durable(folders_between(self._path, folder.parent))
         files = written_files(folder)
         # Renamed by a try before: another checkpoint may have come in between.
         refuse_rows_in_table(batch, files, ends)
@@ -146,6 +153,7 @@ class ParquetSink:
         try:
             # A link, unlike a rename, never takes the place of another one's.
             os.link(draft, manifest)
+            self._reached("linked")
         except FileExistsError as error:
             raise JobError(f"{manifest}: another process has committed this batch") from error
         finally:
