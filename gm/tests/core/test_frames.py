@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -25,6 +26,7 @@ from ringmq_gm.core.frames import (
     ViewTold,
     ViewWanted,
     decode,
+    decode_parts,
     encode,
 )
 from ringmq_gm.core.views import NUMBER_MAX, MemberId, first_view
@@ -61,9 +63,45 @@ def joined(frames: list[Frame]) -> bytes:
     return b"".join(piece for frame in frames for piece in encode(frame))
 
 
+def cut(data: st.DataObject, encoded: bytes) -> list[memoryview]:
+    """These bytes in one or several parts."""
+    places = data.draw(st.lists(st.integers(0, len(encoded)), max_size=4))
+    ends = [0, *sorted(places), len(encoded)]
+    return [memoryview(encoded)[start:end] for start, end in pairwise(ends)]
+
+
 @given(st.lists(FRAMES, max_size=5))
 def test_frames_come_back_from_their_bytes(frames: list[Frame]) -> None:
     assert list(decode(joined(frames))) == frames
+
+
+@given(FRAMES, st.data())
+def test_a_frame_comes_back_from_its_parts(frame: Frame, data: st.DataObject) -> None:
+    (back,) = decode_parts(cut(data, joined([frame])))
+    assert back == frame
+    # Equal to one, a view would keep the whole message in memory.
+    assert not isinstance(back, OpFrame) or type(back.payload) is bytes
+
+
+@given(st.lists(FRAMES, min_size=2, max_size=4), st.data())
+def test_several_frames_come_back_from_parts(frames: list[Frame], data: st.DataObject) -> None:
+    assert list(decode_parts(cut(data, joined(frames)))) == frames
+
+
+@given(FRAMES, st.data())
+def test_parts_with_a_changed_byte_are_what_they_are_together(
+    frame: Frame, data: st.DataObject
+) -> None:
+    encoded = bytearray(joined([frame]))
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    changed = bytes(encoded)
+    try:
+        expected = list(decode(changed))
+    except FrameError:
+        with pytest.raises(FrameError):
+            list(decode_parts(cut(data, changed)))
+    else:
+        assert list(decode_parts(cut(data, changed))) == expected
 
 
 def test_the_payload_of_an_op_is_not_copied() -> None:

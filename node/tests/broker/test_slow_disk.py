@@ -36,7 +36,12 @@ class SlowDisk:
         write = FileDisk.write
 
         def slowly(
-            disk: FileDisk, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+            disk: FileDisk,
+            path: Path,
+            offset: int,
+            buffers: Sequence[bytes | memoryview],
+            *,
+            sync: bool = False,
         ) -> None:
             on_loop = threading.current_thread() is threading.main_thread()
             if self.folder is not None and self.folder in path.parents and not on_loop:

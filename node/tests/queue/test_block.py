@@ -37,6 +37,28 @@ def test_any_slice_has_the_bodies_and_properties_that_were_put_in(
     assert block.body_bytes(start, stop) == part.body_bytes() == sum(map(len, bodies[start:stop]))
 
 
+@given(contents(), st.binary(min_size=1, max_size=30), st.data())
+def test_a_block_behind_other_bytes_is_the_same_block(
+    content: tuple[list[bytes], list[bytes]], before: bytes, data: st.DataObject
+) -> None:
+    alone = Block.of(*content)
+    block = Block(before + alone.data, len(before))
+    assert block.data == alone.data == bytes(block.view)
+    assert (block.count, block.size_bytes) == (alone.count, len(alone.data))
+    assert block.kept_bytes == len(before) + alone.size_bytes
+    assert block.encoded_body_sizes() == alone.encoded_body_sizes()
+    assert block.bodies_together() == alone.bodies_together()
+    start = data.draw(st.integers(0, alone.count - 1))
+    stop = data.draw(st.integers(start + 1, alone.count))
+    for make in (Block.bodies, Block.properties, Block.body_bytes):
+        assert make(block, start, stop) == make(alone, start, stop)
+    assert block.slice(start, stop).data == alone.slice(start, stop).data
+    assert block.sent_bytes(stop) == alone.sent_bytes(stop)
+    assert block.fit(start, 50) == alone.fit(start, 50)
+    assert block.fit_sent(50) == alone.fit_sent(50)
+    assert Block.join([block, alone]).data == Block.join([alone, block]).data
+
+
 @given(contents())
 def test_a_block_that_was_put_together_is_as_it_would_be_read(
     content: tuple[list[bytes], list[bytes]],

@@ -76,7 +76,7 @@ class SimulatedDisk:
     # -- Disk
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         with self._lock:
             data = b"".join(buffers)

@@ -42,7 +42,7 @@ class Gate(SimulatedDisk):
         self._suffix = suffix
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         if self._suffix in path.name and not self.open.is_set():
             self.reached.set()

@@ -276,7 +276,7 @@ class HeldDisk(SimulatedDisk):
         self.go = threading.Event()
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         if self.held and path.name.endswith(self.held):
             self.held = ""

@@ -39,7 +39,7 @@ class GaplessDisk(HeldDisk):
         self.gaps: list[tuple[Path, int]] = []
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         if path.suffix == ".jif" and offset > self.list(path.parent).get(path.name, 0):
             self.gaps.append((path, offset))
@@ -244,7 +244,7 @@ class BodilessDisk(HeldDisk):
     """Fails to write a message store, once `go` is set."""
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         if path.suffix == ".rdq":
             self.reached.set()
@@ -340,7 +340,7 @@ class UnsettledDisk(SimulatedDisk):
     """Fails in the midst of the write that says of a log that nobody needs it."""
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         if [*buffers] == [SETTLED_HEAD]:
             super().write(path, offset, [SETTLED_HEAD[: len(SETTLED_HEAD) // 2]])

@@ -108,7 +108,7 @@ class NotingDisk(SimulatedDisk):
         self.threads: list[str] = []
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         if path.suffix == ".jif":
             self.threads.append(threading.current_thread().name)

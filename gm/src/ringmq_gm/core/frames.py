@@ -33,7 +33,7 @@ A frame has no checksum: TCP's guards the way, and an op that is kept gets one i
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ringmq_base.values import value
 from ringmq_gm.core.views import MemberId, View, ViewError
@@ -305,6 +305,36 @@ def decode(data: bytes, at: int = 0) -> Iterator[Frame]:
         at = end
 
 
+def decode_parts(parts: Sequence[memoryview]) -> Iterator[Frame]:
+    """The frames of one message that came in these parts. Raises `FrameError`.
+
+    A link cuts one large op behind its head, so its payload is joined out of the parts, and copied
+    once. Whatever else comes in parts is joined first.
+    """
+    first, later = parts[0], parts[1:]
+    if _begins_op(first, sum(map(len, parts))):
+        _, _, flags, ring_size, epoch = HEADER.unpack_from(first)
+        body = _HEADER_BYTES + ring_size
+        try:
+            ring = str(first[_HEADER_BYTES:body], "utf-8")
+        except UnicodeDecodeError as error:
+            raise FrameError(f"frame of kind {OP} at byte 0: {error}") from error
+        return iter((_op(ring, epoch, flags, first, body, len(first), later),))
+    return decode(b"".join(parts))
+
+
+def _begins_op(first: memoryview, all_bytes: int) -> bool:
+    """Whether these are the first bytes of one op with `all_bytes`, and contain its head."""
+    if len(first) < _HEADER_BYTES:
+        return False
+    size, kind, _, ring_size, _ = HEADER.unpack_from(first)
+    marks = _HEADER_BYTES + ring_size + OP_FIXED.size
+    if kind != OP or size + 4 != all_bytes or marks > len(first):
+        return False
+    (count,) = COUNT.unpack_from(first, marks - COUNT.size)
+    return bool(marks + count * MARK.size <= len(first))
+
+
 def _decode_body(kind: int, flags: int, ring: str, epoch: int, body: bytes) -> Frame:
     decode_kind = _DECODERS.get(kind)
     if decode_kind is None:
@@ -312,13 +342,23 @@ def _decode_body(kind: int, flags: int, ring: str, epoch: int, body: bytes) -> F
     return decode_kind(ring, epoch, flags, body)
 
 
-def _op(ring: str, epoch: int, flags: int, data: bytes, at: int, end: int) -> OpFrame:
+def _op(
+    ring: str,
+    epoch: int,
+    flags: int,
+    data: bytes | memoryview,
+    at: int,
+    end: int,
+    later: Sequence[memoryview] = (),
+) -> OpFrame:
+    """The payload goes on in `later`."""
     if end - at < OP_FIXED.size:
         raise FrameError(f"op of {end - at} bytes, expected {OP_FIXED.size} or more")
     stable, safe, op_epoch, number, count = OP_FIXED.unpack_from(data, at)
     marks, payload_at = _decode_marks(data, at + OP_FIXED.size, end, count)
     urgent = bool(flags & FLAG_URGENT)
-    payload = data[payload_at:end]
+    rest = data[payload_at:end]
+    payload = rest if isinstance(rest, bytes) else b"".join((rest, *later))
     return OpFrame(ring, epoch, stable, safe, op_epoch, number, urgent, marks, payload)
 
 
@@ -363,7 +403,9 @@ _DECODERS: dict[int, Callable[[str, int, int, bytes], Frame]] = {
 }
 
 
-def _decode_marks(data: bytes, at: int, limit: int, count: int) -> tuple[tuple[Mark, ...], int]:
+def _decode_marks(
+    data: bytes | memoryview, at: int, limit: int, count: int
+) -> tuple[tuple[Mark, ...], int]:
     """`count` marks from byte `at` on, and the byte behind them: at most `limit`."""
     end = at + count * MARK.size
     if end > limit:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from ringmq_base.pieces import Pieces
-from ringmq_gm.core.frames import Frame, FrameError, decode
+from ringmq_gm.core.frames import Frame, FrameError, decode, decode_parts
 from ringmq_gm.core.views import MemberId
 from ringmq_gm.links import wire
 from ringmq_gm.links.link import METHOD, LinkOwner
@@ -231,9 +231,9 @@ class _IncomingSession(CallHandler):
     def _take_at_once(self, messages: list[bytes]) -> None:
         try:
             for data in messages:
-                whole = self._whole(data)
-                if whole is not None:
-                    self._owner.received(self._sender_known(), decode(*whole))
+                frames = self._frames(data)
+                if frames is not None:
+                    self._owner.received(self._sender_known(), frames)
                 self._taken(data)
                 if self._over:
                     return
@@ -250,11 +250,11 @@ class _IncomingSession(CallHandler):
             while self._waiting and not self._over:
                 self._owner.heard(self._sender_known().node)
                 data = self._waiting.popleft()
-                whole = self._whole(data)
-                if whole is not None:
-                    frames = _Left(decode(*whole))
-                    while not frames.ended and not self._over:
-                        self._owner.received(self._sender_known(), frames.until(pieces))
+                frames = self._frames(data)
+                if frames is not None:
+                    left = _Left(frames)
+                    while not left.ended and not self._over:
+                        self._owner.received(self._sender_known(), left.until(pieces))
                         await pieces.step()
                 self._taken(data)
         except (wire.WireError, FrameError) as error:
@@ -269,12 +269,11 @@ class _IncomingSession(CallHandler):
         assert self._sender is not None
         return self._sender
 
-    def _whole(self, data: bytes) -> tuple[bytes, int] | None:
-        """The frames of a message, or of the last of several parts, and where they begin in these
-        bytes; None before that."""
+    def _frames(self, data: bytes) -> Iterator[Frame] | None:
+        """The frames of a message, or of the last of several parts; None before that."""
         kind, begin = wire.frames_in(data)
         if kind == wire.WHOLE:
-            return data, begin
+            return decode(data, begin)
         # Copied once, when all parts are there.
         body = memoryview(data)[begin:]
         self._parts_bytes += len(body)
@@ -283,9 +282,8 @@ class _IncomingSession(CallHandler):
         self._parts.append(body)
         if kind == wire.PART:
             return None
-        joined = b"".join(self._parts)
-        self._parts, self._parts_bytes = [], 0
-        return joined, 0
+        parts, self._parts, self._parts_bytes = self._parts, [], 0
+        return decode_parts(parts)
 
     def _refuse(self, error: Exception) -> None:
         log.error("link from %s: %s", self._sender, error)

@@ -41,15 +41,29 @@ class BlockError(ValueError):
 
 
 class Block:
-    """Immutable. `data` is the encoded form, which is stored and sent as it is."""
+    """Immutable. Its encoded form is stored and sent as it is.
 
-    __slots__ = ("_offsets", "_properties_kind", "_properties_offsets", "count", "data")
+    It may be the end of longer bytes, of the op that brought it: these are kept, so that nothing
+    is copied out of them. What is before the block is small.
+    """
 
-    def __init__(self, data: bytes) -> None:
-        """Reads the tables of `data`. Raises `BlockError` if they don't add up to its length."""
-        if len(data) < HEADER.size:
-            raise BlockError(f"block of {len(data)} bytes is shorter than its header")
-        magic, version, kind, count = HEADER.unpack_from(data)
+    __slots__ = (
+        "_at",
+        "_offsets",
+        "_properties_kind",
+        "_properties_offsets",
+        "_source",
+        "count",
+        "size_bytes",
+    )
+
+    def __init__(self, source: bytes, at: int = 0) -> None:
+        """Reads the tables of the block that is in `source` from byte `at` to the end. Raises
+        `BlockError` if they don't add up to its length."""
+        size_bytes = len(source) - at
+        if size_bytes < HEADER.size:
+            raise BlockError(f"block of {size_bytes} bytes is shorter than its header")
+        magic, version, kind, count = HEADER.unpack_from(source, at)
         if magic != MAGIC or version != VERSION:
             raise BlockError(
                 f"block begins with magic {magic:#x}, version {version}; "
@@ -63,20 +77,23 @@ class Block:
             )
         property_count = (0, 1, count)[kind]
         tables = count + property_count
-        bodies_at = HEADER.size + 4 * tables
-        if len(data) < bodies_at:
+        tables_at = at + HEADER.size
+        bodies_at = tables_at + 4 * tables
+        if len(source) < bodies_at:
             raise BlockError(
-                f"block of {len(data)} bytes ends within its tables, which need {bodies_at}"
+                f"block of {size_bytes} bytes ends within its tables, which need {bodies_at - at}"
             )
         if tables == 1:
-            (size,) = SIZE.unpack_from(data, HEADER.size)
+            (size,) = SIZE.unpack_from(source, tables_at)
             offsets: list[int] = [bodies_at, bodies_at + size]
         else:
-            sizes = struct.unpack_from(f"<{tables}I", data, HEADER.size)
+            sizes = struct.unpack_from(f"<{tables}I", source, tables_at)
             offsets = list(accumulate(sizes, initial=bodies_at))
-        if offsets[-1] != len(data):
-            raise BlockError(f"block has {len(data)} bytes, its tables say {offsets[-1]}")
-        self.data = data
+        if offsets[-1] != len(source):
+            raise BlockError(f"block has {size_bytes} bytes, its tables say {offsets[-1] - at}")
+        self._source = source
+        self._at = at
+        self.size_bytes = size_bytes
         self.count: int = count
         self._properties_kind: int = kind
         self._offsets = offsets[: count + 1]
@@ -101,7 +118,9 @@ class Block:
         head = HEADER.pack(MAGIC, VERSION, kind, count)
         # Not by the constructor, which would read back the tables that were just written.
         block = cls.__new__(cls)
-        block.data = b"".join((head, tables, *bodies, *properties))
+        block._source = b"".join((head, tables, *bodies, *properties))
+        block._at = 0
+        block.size_bytes = len(block._source)
         block.count = count
         block._properties_kind = kind
         offsets = list(accumulate(sizes, initial=len(head) + len(tables)))
@@ -121,10 +140,29 @@ class Block:
                 [properties for block in blocks for properties in block._each_properties()],
             )
         count = sum(block.count for block in blocks)
-        tables = [block.data[HEADER.size : block._offsets[0]] for block in blocks]
-        bodies = [block.data[block._offsets[0] :] for block in blocks]
+        tables = [block._source[block._tables_at : block._offsets[0]] for block in blocks]
+        bodies = [block.joined_bodies() for block in blocks]
         head = HEADER.pack(MAGIC, VERSION, PROPERTIES_NONE, count)
         return cls(b"".join((head, *tables, *bodies)))
+
+    @property
+    def data(self) -> bytes:
+        """The encoded form. A copy, if it isn't all of its bytes."""
+        return self._source[self._at :] if self._at else self._source
+
+    @property
+    def view(self) -> bytes | memoryview:
+        """The encoded form, never a copy: for who writes it."""
+        return memoryview(self._source)[self._at :] if self._at else self._source
+
+    @property
+    def kept_bytes(self) -> int:
+        """With what is before the block, which stays in memory with it."""
+        return len(self._source)
+
+    @property
+    def _tables_at(self) -> int:
+        return self._at + HEADER.size
 
     def _each_properties(self) -> list[bytes]:
         """The properties of each message, empty for one that has none."""
@@ -135,13 +173,9 @@ class Block:
 
     def bodies(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """The bodies of messages `start` to `stop` (not included), counted within the block."""
-        data = self.data
+        data = self._source
         offsets = self._offsets[start : self.count + 1 if stop is None else stop + 1]
         return [data[a:b] for a, b in pairwise(offsets)]
-
-    def body_offsets(self) -> array[int]:
-        """Where in `data` each body begins, and the last one ends; 4 bytes each."""
-        return array("i", self._offsets)
 
     def bodies_together(self) -> tuple[memoryview, array[int]]:
         """All bodies, back to back, and where each begins, and the last one ends; 4 bytes each."""
@@ -149,12 +183,12 @@ class Block:
         return self.joined_bodies(), array("i", [offset - begin for offset in self._offsets])
 
     def joined_bodies(self) -> memoryview:
-        """All bodies, back to back, as they are in `data`."""
-        return memoryview(self.data)[self._offsets[0] : self._offsets[-1]]
+        """All bodies, back to back, as they lie in the block."""
+        return memoryview(self._source)[self._offsets[0] : self._offsets[-1]]
 
     def properties(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """As published: none, one piece for all messages, or one for each of these."""
-        data = self.data
+        data = self._source
         offsets = self._properties_offsets
         if self._properties_kind == PROPERTIES_NONE:
             return []
@@ -180,8 +214,8 @@ class Block:
         return sizes
 
     def encoded_body_sizes(self) -> bytes:
-        """The size of each body, as in `data`: 4 bytes each, little endian."""
-        return self.data[HEADER.size : HEADER.size + 4 * self.count]
+        """The size of each body, as in the block: 4 bytes each, little endian."""
+        return self._source[self._tables_at : self._tables_at + 4 * self.count]
 
     def fit(self, start: int, bytes_max: int) -> int:
         """The greatest `stop` so that the bodies from `start` on are within `bytes_max`; but

@@ -220,7 +220,7 @@ Op = Publish | AskedOp | Forget | NoteTime | Use
 def encode(op: Op) -> bytes:
     match op:
         case Publish():
-            return encode_outline(op) + op.block.data
+            return b"".join((encode_outline(op), op.block.view))
         case Remove(ranges):
             return _encode_ranges(REMOVE, ranges)
         case Requeue(ranges, counted):
@@ -386,7 +386,7 @@ def _decode_publish(payload: bytes) -> Publish:
     if id_at < end:
         message_id, expires_at_ms, priority = _attributes(payload, flags, id_at, end)
     try:
-        block = Block(payload[end:])
+        block = Block(payload, end)
     except BlockError as error:
         raise OpError(str(error)) from error
     if block.count != count:

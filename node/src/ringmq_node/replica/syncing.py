@@ -119,9 +119,9 @@ class Syncing:
             async for answer in answers:
                 if not isinstance(answer, Lacking):
                     block = answer[1]
-                    bytes_taken += len(block.data)
+                    bytes_taken += block.size_bytes
                     self._messages_fetched += block.count
-                    self._bytes_fetched += len(block.data)
+                    self._bytes_fetched += block.size_bytes
                 yield answer
         rate = self.settings.rate_bytes_max
         pause_s = self._pace.pause_s(bytes_taken, rate, now=loop.time())

@@ -74,7 +74,7 @@ def test_short_writes_are_gone_on_with(
 ) -> None:
     real = os.pwrite
 
-    def short(fd: int, buffers: list[bytes], offset: int, flags: int = 0) -> int:
+    def short(fd: int, buffers: list[bytes | memoryview], offset: int, flags: int = 0) -> int:
         return real(fd, b"".join(buffers)[:taken], offset)
 
     monkeypatch.setattr(os, "pwritev", short)

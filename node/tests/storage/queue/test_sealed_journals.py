@@ -38,7 +38,7 @@ class SlowSegments(SimulatedDisk):
         self.flushed_bytes_most = 0
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         if ".idx" in path.suffixes:
             time.sleep(self.delay_s)

@@ -32,7 +32,7 @@ class Disk(Protocol):
     """All the I/O of the engine. Raises `OSError`, and nothing else."""
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         """Writes `buffers` one after another. Makes the file and its directory if missing."""
 
@@ -71,7 +71,7 @@ class FileDisk:
         self._handles: OrderedDict[Path, _Handle] = OrderedDict()
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         handle = self._acquire(path, create=True)
         try:
@@ -215,7 +215,7 @@ def _sync_file_system(descriptor: int) -> None:
         raise OSError(error, f"syncfs: {os.strerror(error)}")
 
 
-def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes]) -> int:
+def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes | memoryview]) -> int:
     """Writes all of `buffers`, with more calls if the system stops short; returns the new end."""
     written = os.pwritev(descriptor, buffers, offset)
     size = sum(map(len, buffers))

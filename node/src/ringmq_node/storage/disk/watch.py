@@ -65,7 +65,7 @@ class WatchedDisk:
     # -- Disk
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         # As `_noted` does it, without a generator: such a call is on the way of each message.
         calls, thread = self._calls, threading.get_ident()

@@ -134,7 +134,7 @@ def record_header(
     marker: int,
     offset: int,
     kind: int,
-    payload: bytes,
+    payload: bytes | memoryview,
     *,
     flags: int = 0,
     number: int = 0,

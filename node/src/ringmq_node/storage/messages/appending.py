@@ -37,8 +37,8 @@ class Appender:
 
     def append(self, block: Block, message_id: bytes) -> RecordLocation:
         """Gives a record its place, and one reference."""
-        length = RECORD_HEADER_BYTES + len(block.data)
-        assert length <= PAYLOAD_BYTES_MAX, f"a block of {len(block.data)} bytes"
+        length = RECORD_HEADER_BYTES + block.size_bytes
+        assert length <= PAYLOAD_BYTES_MAX, f"a block of {block.size_bytes} bytes"
         file = self._file_for(length)
         location = RecordLocation(file.number, file.records, file.end, length)
         self._pending[record_key(file.number, location.ordinal)] = PendingRecord(

@@ -27,15 +27,15 @@ class BlockCache:
     def put(self, key: int, block: Block) -> None:
         self.drop(key)
         # It would push all others out, and then itself.
-        if len(block.data) > self._bytes_max:
+        if block.size_bytes > self._bytes_max:
             return
         self._blocks[key] = block
-        self.size_bytes += len(block.data)
+        self.size_bytes += block.size_bytes
         while self.size_bytes > self._bytes_max:
             _, oldest = self._blocks.popitem(last=False)
-            self.size_bytes -= len(oldest.data)
+            self.size_bytes -= oldest.size_bytes
 
     def drop(self, key: int) -> None:
         block = self._blocks.pop(key, None)
         if block is not None:
-            self.size_bytes -= len(block.data)
+            self.size_bytes -= block.size_bytes

@@ -34,17 +34,17 @@ class UnwrittenBlocks:
 
     def add(self, key: int, block: Block) -> None:
         self._blocks[key] = block
-        self.size_bytes += RECORD_HEADER_BYTES + len(block.data)
+        self.size_bytes += RECORD_HEADER_BYTES + block.size_bytes
 
     def drop(self, key: int) -> bool:
         """Forgets a block; returns whether it was there."""
         block = self._blocks.pop(key, None)
         if block is None:
             return False
-        self.size_bytes -= RECORD_HEADER_BYTES + len(block.data)
+        self.size_bytes -= RECORD_HEADER_BYTES + block.size_bytes
         return True
 
     def check(self) -> None:
         assert self.size_bytes == sum(
-            RECORD_HEADER_BYTES + len(block.data) for block in self._blocks.values()
+            RECORD_HEADER_BYTES + block.size_bytes for block in self._blocks.values()
         )

@@ -92,10 +92,10 @@ def write(disk: Disk, job: MessagesJob) -> None:
             disk.sync(job.directory.parent.parent)
 
 
-def _frame(piece: MessagesPiece) -> list[tuple[int, list[bytes]]]:
+def _frame(piece: MessagesPiece) -> list[tuple[int, list[bytes | memoryview]]]:
     """Offsets, and the bytes to be written there. Behind the header of a hole is a gap."""
     marker = piece.file.marker
-    buffers: list[bytes] = []
+    buffers: list[bytes | memoryview] = []
     stretches = [(piece.offset, buffers)]
     if piece.begins_file:
         buffers.append(file_header(MESSAGE_FILE, marker, piece.file.number))
@@ -108,12 +108,12 @@ def _frame(piece: MessagesPiece) -> list[tuple[int, list[bytes]]]:
                 marker,
                 record.offset,
                 RecordKind.MESSAGE,
-                block.data,
+                block.view,
                 number=number,
                 epoch=epoch,
                 synced=piece.synced,
             )
-            buffers += (header, block.data)
+            buffers += (header, block.view)
             continue
         size = record.length - RECORD_HEADER_BYTES
         buffers.append(hole_header(marker, record.offset, size, record.message_id, piece.synced))

@@ -176,7 +176,7 @@ class ReadOnlyDisk:
     # -- changes, only remembered
 
     def write(
-        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
     ) -> None:
         """Remembers a copy of a file's beginning: recovery writes nothing else.
 

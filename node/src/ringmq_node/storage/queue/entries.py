@@ -200,4 +200,4 @@ class Delta:
 
 def memory_bytes(block: Block) -> int:
     """About the memory that `block` takes."""
-    return _BLOCK_BYTES + len(block.data) + _OFFSET_BYTES * block.count
+    return _BLOCK_BYTES + block.kept_bytes + _OFFSET_BYTES * block.count

@@ -151,7 +151,7 @@ class QueueLog:
     ) -> list[IndexEntry]:
         """A publish, whose encoded form `payload` is. Returns the entries of its bodies."""
         # As `ops.encode_outline` makes it: the payload up to the block.
-        outline = payload[: len(payload) - len(op.block.data)]
+        outline = payload[: len(payload) - op.block.size_bytes]
         return self._append_bodies(
             _OP,
             number,
@@ -195,7 +195,7 @@ class QueueLog:
             transient = True
             kind, flags = kinds.hollow, FLAG_TRANSIENT
             payload = outline or HOLLOW_FILL.pack(block.count)
-        elif len(block.data) < self._shared.limits.embed_below * block.count:
+        elif block.size_bytes < self._shared.limits.embed_below * block.count:
             kind = kinds.embedded
         else:
             stored, own_bytes = self._store(block, message_id)
@@ -239,7 +239,7 @@ class QueueLog:
             part = block.slice(start, stop)
             place, kept = store.put(part, part_id)
             if kept is part:
-                self._written.stored_bytes += len(part.data)
+                self._written.stored_bytes += part.size_bytes
                 own_bytes += part.body_bytes()
             parts.append((place, kept))
             start = stop

@@ -286,7 +286,7 @@ class QueueStore:
             self._add(self._log.append_fill(follows, first, part, transient=transient))
             self.missing.remove(first, last)
             self._fills += 1
-            self._appended(len(part.data))
+            self._appended(part.size_bytes)
         self._seal_if_full()
 
     async def wait_room(self) -> None:

@@ -127,7 +127,7 @@ def _write_segment(
     *,
     sync: bool,
 ) -> list[Placed]:
-    buffers: list[bytes] = []
+    buffers: list[bytes | memoryview] = []
     placed: list[Placed] = []
     start = offset = segment.end
     if start == 0:
@@ -191,7 +191,7 @@ def _groups(
     group: list[tuple[FlushItem, Block | None]] = []
     size = count = 0
     for item, block in items:
-        size += len(block.data) if block is not None else 0
+        size += block.size_bytes if block is not None else 0
         count += item.count
         if group:
             last = group[-1][0]
@@ -204,17 +204,19 @@ def _groups(
             if not alike or size > JOINED_BYTES_MAX or count > JOINED_MESSAGES_MAX:
                 yield group
                 group = []
-                size = len(block.data) if block is not None else 0
+                size = block.size_bytes if block is not None else 0
                 count = item.count
         group.append((item, block))
     if group:
         yield group
 
 
-def _payload(group: list[tuple[FlushItem, Block | None]]) -> tuple[bytes, Block | None]:
+def _payload(
+    group: list[tuple[FlushItem, Block | None]],
+) -> tuple[bytes | memoryview, Block | None]:
     if group[0][0].location is None:
         block = Block.join([block for _, block in group if block is not None])
-        return block.data, block
+        return block.view, block
     table: list[Reference] = []
     for item, _ in group:
         assert item.location is not None
