@@ -46,6 +46,7 @@ class PipelineParts:
 
     endpoints: str
     queues: tuple[str, ...] = ()
+    vhost: str = "/"
     lease: str = "ingest"
     folders: tuple[Path, ...] = ()
     master: str = ""
@@ -135,7 +136,7 @@ def _broker(wanted: PipelineParts) -> str:
 
 
 def _queue(wanted: PipelineParts, name: str) -> str:
-    with ringmq.connect_sync(wanted.endpoints, deadline_s=CALL_S) as client:
+    with ringmq.connect_sync(wanted.endpoints, deadline_s=CALL_S, vhost=wanted.vhost) as client:
         reader = client.reader(name)
         stat = reader.stat()
         if lease := running_lease(stat, wanted.lease):

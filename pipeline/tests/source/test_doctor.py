@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from live_node import LiveNode
 
+import ringmq
 from ringmq_pipeline import doctor
 from ringmq_pipeline.cli import invoke
 from ringmq_pipeline.doctor import PipelineParts, examine
@@ -44,6 +45,18 @@ def test_everything_that_is_amiss_is_named_in_one_run(
     assert "pip install" in found["package no-such-package"]
     assert "can't be written" in found[f"folder {tmp_path / 'file'}"]
     assert len(found) == 4
+
+
+def test_a_queue_is_looked_for_in_its_vhost(
+    live: LiveNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live.client.topology.create_vhost("shop")
+    with ringmq.connect_sync(live.address, vhost="shop") as client:
+        client.declare_queue("till")
+    arguments = ["doctor", "--endpoints", live.address, "--without-spark", "--queue", "till"]
+    assert invoke(arguments) != 0
+    assert "FAIL  queue till" in capsys.readouterr().err
+    assert invoke([*arguments, "--vhost", "shop"]) == 0
 
 
 def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.command(name="doctor")
 @endpoints_option
 @click.option("--queue", "queues", multiple=True, help="A queue to read; may be repeated.")
+@click.option("--vhost", default="/", show_default=True, help="Where the queues are.")
 @click.option("--lease", default="ingest", show_default=True, help="The lease that is to be free.")
 @click.option(
     "--to", "lake", type=click.Path(path_type=Path), help="The folder of the table to write."
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 def command(
     endpoints: str,
     queues: tuple[str, ...],
+    vhost: str,
     lease: str,
     lake: Path | None,
     checkpoint: Path | None,
@@ -43,6 +45,7 @@ def command(
     wanted = PipelineParts(
         endpoints=endpoints,
         queues=queues,
+        vhost=vhost,
         lease=lease,
         folders=tuple(folder for folder in (lake, checkpoint) if folder is not None),
         master="" if without_spark else master,
