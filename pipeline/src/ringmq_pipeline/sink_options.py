@@ -28,6 +28,8 @@ KNOWN: Final = (
     "maxRatePerTask",
     "requestTimeout",
 )
+# How fast, not what or where: they may change from one life of a job to the next.
+PACE: Final = ("confirmWindow", "confirmWindowBytes", "maxRatePerTask", "requestTimeout")
 
 # The properties that are texts.
 TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type")

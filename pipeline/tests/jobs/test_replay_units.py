@@ -183,6 +183,15 @@ def test_a_progress_of_other_rows_is_refused(tmp_path: Path) -> None:
             ReplayProgress(noted, other)
 
 
+def test_a_replay_may_go_on_faster(tmp_path: Path) -> None:
+    noted = tmp_path / "progress"
+    slow = ReplayJob(ROOT, {"queue": "a", "maxRatePerTask": "10"}, noted)
+    producer = ReplayProgress(noted, slow).producer
+    for sink in ({"queue": "a"}, {"queue": "a", "confirmWindow": "5", "requestTimeout": "9s"}):
+        again = ReplayProgress(noted, ReplayJob(ROOT, sink, noted, resume=True))
+        assert again.producer == producer
+
+
 @pytest.mark.parametrize(
     ("rows", "ordered"),
     [

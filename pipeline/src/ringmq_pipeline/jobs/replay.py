@@ -210,7 +210,8 @@ class ReplayProgress:
         # By the names of their files.
         self._planned: list[list[str]] = []
         self.done: set[str] = set()
-        asked = {"source": str(job.source.absolute()), "where": job.where, "sink": dict(job.sink)}
+        sink = {name: value for name, value in job.sink.items() if name not in sink_options.PACE}
+        asked = {"source": str(job.source.absolute()), "where": job.where, "sink": sink}
         begin_folder(path.absolute().parent)
         self.producer = self._begin(asked, job)
         # Also of a replay that is resumed: it may have been killed before its file had a name.
