@@ -138,6 +138,7 @@ def test_what_was_never_opened_goes_with_its_last_reference(run: Run) -> None:
                 weakref.ref(client.publisher("q")),
                 weakref.ref(client.consumer("q")),
             ]
+            late = client.publisher("q")
             publisher = client.publisher("q")
             await publisher.open()
             opened = weakref.ref(publisher)
@@ -150,5 +151,7 @@ def test_what_was_never_opened_goes_with_its_last_reference(run: Run) -> None:
             await client.close()
             with pytest.raises(ringmq.ClosedError):
                 await held.publish(b"y")
+            with pytest.raises(ringmq.ClosedError):
+                await late.open()
 
     run(test)

@@ -16,7 +16,6 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Unpack
-from weakref import WeakSet
 
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
@@ -55,8 +54,7 @@ class Client(ConnectedClient):
 
     def __init__(self, nodes: KnownNodes) -> None:
         super().__init__(nodes)
-        # Those that are open are held by their tasks; one that never was may go unnoticed.
-        self._streams: WeakSet[Publisher | Consumer] = WeakSet()
+        self._streams: set[Publisher | Consumer] = set()  # Those that are open, or try to be.
         self._seen_epochs = SeenEpochs()
         self._closed = False
 
@@ -439,21 +437,20 @@ class Client(ConnectedClient):
     ) -> Publisher:
         """A publisher, to be entered with `async with`.
 
-        At most the window (messages, bytes of them) is on its way at a time. `producer_id`: at
-        most 64 bytes. A program that retries under the same id, even after a restart, enqueues
-        each sequence once. Without it the publisher takes a random one.
+        At most the window (messages, bytes of them) is on its way at a time. A program that retries
+        under the same `producer_id` (at most 64 bytes; else a random one), even after a restart,
+        enqueues each sequence once.
 
         `on_blocked(reasons)` is called when the cluster holds the messages: at once for an alarm,
-        else after a second, and again when the reasons change; `on_unblocked()` when they go on,
-        or the stream has ended. Both on the loop. Until then messages wait, to their deadlines.
+        else after a second, and when the reasons change; `on_unblocked()` when they go on or the
+        stream ends. Both on the loop. Until then messages wait, to their deadlines.
         `exchange` instead of a queue ("" is the default exchange): each message goes to the queues
         that are bound for its `routing_key`, and is confirmed when all of them have it. With a
         `producer_id`, `first_sequence` says which message of the program comes next, counted from
         1: no node knows that, and a number that was used before is taken for a repeat.
         """
-        self._open_nodes()
-        publisher = Publisher(
-            self._nodes,
+        return Publisher(
+            self._open_nodes(),
             queue,
             self._seen_epochs.of(queue) if exchange is None else None,
             exchange=exchange,
@@ -463,12 +460,11 @@ class Client(ConnectedClient):
             window_bytes=window_bytes,
             producer_id=producer_id,
             deadline_s=self.deadline_s if deadline_s is None else deadline_s,
+            on_open=self._opens,
             on_close=self._streams.discard,
             on_blocked=on_blocked,
             on_unblocked=on_unblocked,
         )
-        self._streams.add(publisher)
-        return publisher
 
     def consumer(
         self,
@@ -481,19 +477,21 @@ class Client(ConnectedClient):
         **terms: Unpack[ConsumerOptions],
     ) -> Consumer:
         """A consumer, to be entered with `async with` and iterated: see there."""
-        self._open_nodes()
-        consumer = Consumer(
-            self._nodes,
+        return Consumer(
+            self._open_nodes(),
             queue,
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
             consumer_tag=consumer_tag,
             deadline_s=self.deadline_s if deadline_s is None else deadline_s,
+            on_open=self._opens,
             on_close=self._streams.discard,
             **terms,
         )
-        self._streams.add(consumer)
-        return consumer
+
+    def _opens(self, stream: Publisher | Consumer) -> None:
+        self._open_nodes()
+        self._streams.add(stream)
 
     def _open_nodes(self) -> KnownNodes:
         if self._closed:

@@ -45,6 +45,15 @@ def test_a_block_behind_other_bytes_is_the_same_block(
     block = Block(before + alone.data, len(before))
     assert block.data == alone.data == bytes(block.view)
     assert (block.count, block.size_bytes) == (alone.count, len(alone.data))
+    assert block.is_same(alone)
+    assert alone.is_same(block)
+    other = Block.of([*content[0], b"more"])
+    assert not block.is_same(other)
+    assert not other.is_same(block)
+    changed = bytearray(alone.data)
+    changed[-1] ^= 1
+    if alone.sent_bytes():  # Else its last byte is of a table.
+        assert not block.is_same(Block(bytes(changed)))
     assert block.kept_bytes == len(before) + alone.size_bytes
     assert block.encoded_body_sizes() == alone.encoded_body_sizes()
     assert block.bodies_together() == alone.bodies_together()

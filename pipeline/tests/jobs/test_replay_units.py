@@ -108,6 +108,7 @@ def test_progress_survives_a_power_cut_before_anything_is_published(
     # What was synced before this doesn't count.
     synced = Synced(monkeypatch)
     progress = ReplayProgress(noted, ReplayJob(ROOT, {}, noted, resume=killed))
+    assert synced.lacks(noted, tmp_path) == []
     progress.units([file("a", (0, 9))])
     assert synced.lacks(noted, tmp_path) == []
 
@@ -187,7 +188,7 @@ def test_a_replay_may_go_on_faster(tmp_path: Path) -> None:
     noted = tmp_path / "progress"
     slow = ReplayJob(ROOT, {"queue": "a", "maxRatePerTask": "10"}, noted)
     producer = ReplayProgress(noted, slow).producer
-    for sink in ({"queue": "a"}, {"queue": "a", "confirmWindow": "5", "requestTimeout": "9s"}):
+    for sink in ({"queue": "a"}, {"queue": "a", "confirmwindow": "5", "requestTimeout": "9s"}):
         again = ReplayProgress(noted, ReplayJob(ROOT, sink, noted, resume=True))
         assert again.producer == producer
 

@@ -4,6 +4,7 @@ No Spark: `write` is what the job has it do, to write files into a new folder.""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,13 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from deltalake import DeltaTable
 from power_cuts import Synced
+from tables import Killed, batch, ignore, positions, rows, table_files
 
 from ringmq_pipeline.errors import JobError
-from ringmq_pipeline.offsets import QueueRange
-from ringmq_pipeline.sinks.batches import RowsInTableError, TableBatch, WriteFiles
+from ringmq_pipeline.sinks.batches import RowsInTableError
 from ringmq_pipeline.sinks.delta import DeltaSink
-from ringmq_pipeline.sinks.parquet import MANIFESTS, ParquetSink, committed_files
+from ringmq_pipeline.sinks.parquet import MANIFESTS, ParquetSink
 
 STEPS = {
     "delta": ("written", "durable", "created", "committed"),
@@ -28,52 +28,8 @@ CASES = [(kind, step) for kind, steps in STEPS.items() for step in steps]
 KINDS = tuple(STEPS)
 
 
-class Killed(BaseException):
-    """As a SIGKILL: nothing of the sink may run after it."""
-
-
-def ignore(step: str) -> None:
-    """Goes on."""
-
-
 def sink(kind: str, path: Path, reached: Callable[[str], None] = ignore) -> DeltaSink | ParquetSink:
     return DeltaSink(path, reached) if kind == "delta" else ParquetSink(path, reached)
-
-
-def batch(
-    number: int, first: int, end: int, query: str = "query", queue_id: str = "id"
-) -> TableBatch:
-    return TableBatch(query, number, (QueueRange("orders", queue_id, 0, first, end),))
-
-
-def rows(first: int, end: int) -> WriteFiles:
-    def write(folder: Path) -> int:
-        folder.mkdir()
-        half = (first + end) // 2
-        for name, low, high in (("a", first, half), ("b", half, end)):
-            table = pyarrow.table(
-                {
-                    "queue": pyarrow.repeat("orders", high - low),
-                    "epoch": pyarrow.repeat(pyarrow.scalar(0, pyarrow.int64()), high - low),
-                    "position": pyarrow.array(range(low, high), pyarrow.int64()),
-                }
-            )
-            pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
-        return end - first
-
-    return write
-
-
-def table_files(kind: str, path: Path) -> list[Path]:
-    if kind == "delta":
-        return [Path(uri) for uri in DeltaTable(path).file_uris()]
-    return committed_files(path)
-
-
-def positions(kind: str, path: Path) -> list[int]:
-    """As a reader of the table finds them: every file is opened."""
-    tables = [pyarrow.parquet.read_table(file) for file in table_files(kind, path)]
-    return sorted(position for table in tables for position in table["position"].to_pylist())
 
 
 @pytest.mark.parametrize(("kind", "step"), CASES)
@@ -122,6 +78,48 @@ def test_a_batch_survives_a_power_cut_once_it_may_be_acknowledged(
     files = [*table_files(kind, path), *of_table.rglob("*.json")]
     assert len(files) > 2
     assert [synced.lacks(file, tmp_path) for file in files] == [[]] * len(files)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_refusal_speaks_of_what_survives_a_power_cut(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told to begin behind rows of the table acknowledges them with his first batch."""
+
+    def kill(reached: str) -> None:
+        if reached in ("linked", "committed"):
+            raise Killed
+
+    synced = Synced(monkeypatch)
+    with pytest.raises(Killed):
+        sink(kind, tmp_path / "table", kill).commit(batch(0, 0, 10, "one"), rows(0, 10))
+    with pytest.raises(RowsInTableError):
+        sink(kind, tmp_path / "table").commit(batch(0, 0, 20, "two"), rows(0, 20))
+    of_table = tmp_path / "table" / ("_delta_log" if kind == "delta" else MANIFESTS)
+    for file in of_table.rglob("*.json"):
+        assert synced.lacks(file, tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_folders_above_a_mount_point_are_left_alone(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of an automounter can't be synced."""
+    mounted = tmp_path / "net" / "lake"
+    mounted.mkdir(parents=True)
+    real = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = real(path, follow_symlinks=follow_symlinks)
+        if path in (mounted.parent, *mounted.parent.parents):
+            return os.stat_result([*found[:2], found.st_dev + 1, *found[3:]])
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    synced = Synced(monkeypatch)
+    sink(kind, mounted / "table").commit(batch(0, 0, 10), rows(0, 10))
+    assert synced.names_of(mounted) == {"table"}
+    assert synced.names_of(mounted.parent) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

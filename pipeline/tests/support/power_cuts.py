@@ -27,6 +27,10 @@ class Synced:
         else:
             self._sizes[found.st_ino] = found.st_size
 
+    def names_of(self, folder: Path) -> set[str] | None:
+        """None: it was never synced."""
+        return self._names.get(os.stat(folder).st_ino)
+
     def lacks(self, file: Path, top: Path) -> list[Path]:
         """The file, or folders from `top` down to it, that would not be there."""
         found = file.stat()

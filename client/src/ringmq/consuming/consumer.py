@@ -72,13 +72,14 @@ class Consumer:
         prefetch_bytes: int,
         consumer_tag: str,
         deadline_s: float,
+        on_open: Callable[[Consumer], None],
         on_close: Callable[[Consumer], None],
         **terms: Unpack[ConsumerOptions],
     ) -> None:
         _check_prefetch(prefetch, prefetch_bytes)
         self.queue = queue
         self.deadline_s = deadline_s
-        self._on_close = on_close
+        self._on_open, self._on_close = on_open, on_close
         self._name = f"ringmq-consumer-{queue}"
         self._settling = Settling()
         self._pulls = terms.get("pulls", False)
@@ -130,6 +131,7 @@ class Consumer:
 
     async def open(self) -> None:
         """Opens the stream; raises why it can't be within the deadline."""
+        self._on_open(self)
         self._lifetime.start(self._keeper, self._name)
         try:
             await self._lifetime.wait_opened(self.deadline_s)

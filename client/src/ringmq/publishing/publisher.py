@@ -70,6 +70,7 @@ class Publisher:
         window_bytes: int,
         producer_id: bytes | None,
         deadline_s: float,
+        on_open: Callable[[Publisher], None],
         on_close: Callable[[Publisher], None],
         on_blocked: Callable[[tuple[BlockReason, ...]], None] | None = None,
         on_unblocked: Callable[[], None] | None = None,
@@ -101,7 +102,7 @@ class Publisher:
             is_routed=exchange is not None,
             first_sequence=first_sequence or 1,
         )
-        self._on_close = on_close
+        self._on_open, self._on_close = on_open, on_close
         self._on_blocked = on_blocked
         self._on_unblocked = on_unblocked
         self._blocked_by: tuple[BlockReason, ...] = ()
@@ -143,6 +144,7 @@ class Publisher:
 
     async def open(self) -> None:
         """Opens the stream; raises why it can't be within the deadline."""
+        self._on_open(self)
         self._lifetime.start(self._keeper, self._name)
         try:
             await self._lifetime.wait_opened(self.deadline_s)

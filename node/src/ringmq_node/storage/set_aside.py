@@ -98,7 +98,7 @@ class SetAsideWriter:
     def add(self, runs: Sequence[Run]) -> None:
         for run in runs:
             flags = FLAG_TRANSIENT if run.transient else 0
-            self._append(RecordKind.ENTRY, run.block.data, flags=flags, number=run.first_position)
+            self._append(RecordKind.ENTRY, run.block.view, flags=flags, number=run.first_position)
             self._messages += run.block.count
             self._body_bytes += run.block.body_bytes()
 
@@ -117,7 +117,13 @@ class SetAsideWriter:
         self._disk.remove(self._new)
 
     def _append(
-        self, kind: RecordKind, payload: bytes, *, flags: int = 0, number: int = 0, epoch: int = 0
+        self,
+        kind: RecordKind,
+        payload: bytes | memoryview,
+        *,
+        flags: int = 0,
+        number: int = 0,
+        epoch: int = 0,
     ) -> None:
         header = record_header(
             self._marker, self._end, kind, payload, flags=flags, number=number, epoch=epoch

@@ -32,6 +32,7 @@ import pyarrow.parquet
 
 from ringmq_pipeline import sink_options
 from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.option_values import known_only
 from ringmq_pipeline.session import spark_name
 from ringmq_pipeline.sink_options import PUBLISHED
 from ringmq_pipeline.sinks.batches import (
@@ -210,12 +211,13 @@ class ReplayProgress:
         # By the names of their files.
         self._planned: list[list[str]] = []
         self.done: set[str] = set()
-        sink = {name: value for name, value in job.sink.items() if name not in sink_options.PACE}
+        given = known_only(job.sink, sink_options.KNOWN, "the sink ringmq")
+        sink = {name: value for name, value in given.items() if name not in sink_options.PACE}
         asked = {"source": str(job.source.absolute()), "where": job.where, "sink": sink}
         begin_folder(path.absolute().parent)
         self.producer = self._begin(asked, job)
-        # Also of a replay that is resumed: it may have been killed before its file had a name.
-        make_durable([path.absolute().parent])
+        # Also of a replay that is resumed: it may have been killed before this was on the disk.
+        make_durable([path, path.absolute().parent])
 
     def _begin(self, asked: Mapping[str, object], job: ReplayJob) -> str:
         path = self._path

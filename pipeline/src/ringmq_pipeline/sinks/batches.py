@@ -193,8 +193,13 @@ def begin_folder(folder: Path) -> None:
     """Makes it, and those above it. What a power cut leaves has their names, also if another
     process has made them and was killed."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Whoever may not read a folder has not made a name in it just now.
-    make_durable(each for each in folder.parents if os.access(each, os.R_OK))
+    device = folder.stat().st_dev
+    for each in folder.parents:
+        # Nobody has made a mount point, or a name where he may not even read; and not every file
+        # system that others are mounted in can be synced.
+        if each.stat().st_dev != device or not os.access(each, os.R_OK):
+            return
+        make_durable([each])
 
 
 def folders_between(root: Path, folder: Path) -> list[Path]:

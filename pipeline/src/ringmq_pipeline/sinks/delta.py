@@ -18,7 +18,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pyarrow.parquet
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Schema,
+    Transaction,
+)
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -38,8 +44,10 @@ from ringmq_pipeline.sinks.batches import (
     refuse_rows_in_table,
     write_whole,
 )
+from ringmq_pipeline.sinks.delta_log import DeltaLog
 
-LOG = "_delta_log"
+# See `delta_log`: what they write is synced by nobody.
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class DeltaSink:
@@ -49,18 +57,18 @@ class DeltaSink:
         self._path = path.absolute()
         self._reached = reached
         self._has_begun = False
-        # The commits up to this one are on the disk, whoever has made them.
-        self._durable_version = -1
+        self._log = DeltaLog(self._path, reached)
 
     def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
         if not self._has_begun:
             begin_folder(self._path)
             self._has_begun = True
         table = self._table()
+        # Whoever has committed something may have been killed before it was on the disk, and what
+        # is said of it here is taken for good.
+        self._log.make_durable()
         if table is not None and _version(table, batch.query) >= batch.number:
             check_covered(batch, _ends(table, batch))
-            # Whoever has committed it may have been killed before it was on the disk.
-            self._make_log_durable()
             return SKIPPED
         folder = self._path / "data" / batch.query / f"{batch.number}-{uuid.uuid4().hex}"
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -76,20 +84,13 @@ class DeltaSink:
         self._check(table, batch, files)
         self._add(table, batch, files)
         self._reached("committed")
-        self._make_log_durable()
+        self._log.make_durable()
+        self._log.checkpoint()
         return Committed(
             rows=sum(file.rows for file in files),
             files=len(files),
             bytes=sum(file.bytes for file in files),
         )
-
-    def _make_log_durable(self) -> None:
-        """The commits that this process hasn't synced yet, and their names."""
-        log = self._path / LOG
-        commits = {int(each.stem): each for each in log.glob("*.json") if each.stem.isdigit()}
-        new = [file for version, file in commits.items() if version > self._durable_version]
-        make_durable([*new, log, self._path])
-        self._durable_version = max(commits)
 
     def _table(self) -> DeltaTable | None:
         try:
@@ -98,7 +99,9 @@ class DeltaSink:
             return None
 
     def _create(self, files: Sequence[WrittenFile]) -> DeltaTable:
-        DeltaTable.create(self._path, _schema(files), mode="ignore")
+        DeltaTable.create(
+            self._path, _schema(files), mode="ignore", post_commithook_properties=NO_HOOKS
+        )
         self._reached("created")
         return DeltaTable(self._path)
 
@@ -129,6 +132,7 @@ class DeltaSink:
                         "ringmq.ranges": json.dumps(batch.describe()),
                     },
                 ),
+                post_commithook_properties=NO_HOOKS,
             )
         except CommitFailedError as error:
             raise JobError(

@@ -75,11 +75,14 @@ class ParquetSink:
             begin_folder(self._path)
             self._has_begun = True
         manifest = self._path / MANIFESTS / batch.query / f"{batch.number}.json"
+        # Whoever has linked one may have been killed before its name was on the disk, and what is
+        # said of it here is taken for good.
+        manifests = self._path / MANIFESTS
+        if manifests.exists():
+            make_durable([self._path, manifests, *manifests.glob("*")])
         ends = self._ends()
         if manifest.exists():
             check_covered(batch, ends)
-            # Whoever has linked it may have been killed before its name was on the disk.
-            make_durable(folders_between(self._path, manifest.parent))
             return SKIPPED
         folder = self._path / "data" / batch.query / str(batch.number)
         if not folder.exists():

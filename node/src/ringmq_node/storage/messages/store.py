@@ -153,7 +153,7 @@ class MessageStore:
         with self._lock:
             kept = self._reader.in_memory(key_of(location))
         # A publisher may use one id for two different messages. Both have to be stored.
-        if kept is None or (kept is not block and kept.data != block.data):
+        if kept is None or (kept is not block and not kept.is_same(block)):
             return None
         self._catalogue.add(location)
         return location, kept

@@ -1,0 +1,115 @@
+"""Checkpoints of a Delta table: whole before anything names them, and as good as the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from power_cuts import Synced
+from tables import Killed, batch, ignore, positions, rows
+
+from ringmq_pipeline.sinks import delta_log
+from ringmq_pipeline.sinks.delta import DeltaSink
+
+FEW = 3
+
+
+def fill(path: Path, batches: range, reached: Callable[[str], None] = ignore) -> None:
+    """One sink for all, as a query has it."""
+    sink = DeltaSink(path, reached)
+    for number in batches:
+        first = number * 10
+        sink.commit(batch(number, first, first + 10), rows(first, first + 10))
+
+
+def checkpoints(path: Path) -> list[Path]:
+    return sorted((path / "_delta_log").glob("*.checkpoint*.parquet"))
+
+
+def named(path: Path) -> int:
+    found: int = json.loads((path / "_delta_log" / "_last_checkpoint").read_text())["version"]
+    return found
+
+
+def test_a_checkpoint_stands_for_the_commits_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", FEW)
+    fill(tmp_path, range(11))
+    assert len(checkpoints(tmp_path)) >= 2
+    version = named(tmp_path)
+    assert version > FEW
+    for commit in (tmp_path / "_delta_log").glob("*.json"):
+        if int(commit.stem) < version:
+            commit.unlink()
+    assert positions("delta", tmp_path) == [*range(110)]
+    # The numbers of queries and queues as well: the batch is known.
+    assert DeltaSink(tmp_path).commit(batch(3, 30, 40), rows(30, 40)).skipped
+    fill(tmp_path, range(11, 20))
+    assert named(tmp_path) > version
+    assert positions("delta", tmp_path) == [*range(200)]
+    assert not [*(tmp_path / "_checkpointing").iterdir()]
+
+
+@pytest.mark.parametrize("step", ["checkpointed", "hinted", ""])
+def test_whatever_names_a_checkpoint_finds_it_after_a_power_cut(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs names them before they are on the disk, and readers then refuse the table."""
+
+    def kill(reached: str) -> None:
+        if reached == step:
+            raise Killed
+
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", FEW)
+    synced = Synced(monkeypatch)
+    path = tmp_path / "table"
+    try:
+        fill(path, range(9), kill)
+    except Killed:
+        assert step
+    assert checkpoints(path)
+    hint = path / "_delta_log" / "_last_checkpoint"
+    assert hint.exists() == (step != "checkpointed")
+    seen = [*checkpoints(path), *(path / "_delta_log").glob("*.json")]
+    for file in [*seen, hint] if hint.exists() else seen:
+        assert synced.lacks(file, tmp_path) == []
+    begun = len(positions("delta", path)) // 10
+    fill(path, range(begun - 1, begun + 5))
+    assert positions("delta", path) == [*range((begun + 5) * 10)]
+
+
+def test_delta_rs_makes_no_checkpoint_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would at version 99. Ours is behind a hundred commits."""
+    synced = Synced(monkeypatch)
+    fill(tmp_path / "table", range(98))
+    assert DeltaTable(tmp_path / "table").version() == 98
+    assert checkpoints(tmp_path / "table") == []
+    fill(tmp_path / "table", range(98, 102))
+    assert len(checkpoints(tmp_path / "table")) == 1
+    for file in (tmp_path / "table" / "_delta_log").iterdir():
+        assert synced.lacks(file, tmp_path) == []
+
+
+def test_a_checkpoint_that_fails_fails_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(table: DeltaTable) -> None:
+        raise DeltaError("the disk is full, say")
+
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", FEW)
+    with monkeypatch.context() as failing, caplog.at_level(logging.WARNING):
+        failing.setattr(DeltaTable, "create_checkpoint", fail)
+        fill(tmp_path, range(6))
+    assert "the disk is full, say" in caplog.text
+    assert checkpoints(tmp_path) == []
+    fill(tmp_path, range(6, 8))
+    assert checkpoints(tmp_path)
+    assert positions("delta", tmp_path) == [*range(80)]
