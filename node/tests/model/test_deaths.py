@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ringmq.v1 import common_pb2 as common
@@ -239,6 +239,9 @@ def test_values_that_nest_without_end_are_refused() -> None:
 
 
 @given(st.binary(max_size=60))
+@example(b"\xc5\x80\x80\x80\x10\x00\x00\x00\x00")  # A key of 33 bits.
+@example(b"\xd0\x80\x80\x80\x80\x00\x01")  # One of six bytes.
+@example(b"\x48" + b"\xff" * 9 + b"\x02")  # A number of 65 bits.
 def test_garbage_dies_with_a_history_and_is_kept(data: bytes) -> None:
     after = died(data, DeathReason.EXPIRED, "q")
     assert after.deaths[0].reason == "expired"

@@ -10,6 +10,10 @@ from collections.abc import Iterator
 _BYTES = 2
 _FIXED64 = 1
 _VARINT_BYTES_MAX = 10
+_VARINT_MAX = 2**64 - 1
+# A key is a number of 32 bits: other readers refuse the message.
+_KEY_BYTES_MAX = 5
+_KEY_MAX = 2**32 - 1
 
 
 class EnvelopeError(ValueError):
@@ -22,7 +26,7 @@ def encoded_fields(data: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
     at = 0
     while at < len(data):
         start = at
-        key, at = _read_varint(data, at)
+        key, at = _read_varint(data, at, _KEY_BYTES_MAX, _KEY_MAX)
         value: int | bytes
         match key & 7:
             case 0:
@@ -43,11 +47,15 @@ def encoded_fields(data: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
         yield key >> 3, value, data[start:at]
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(
+    data: bytes, at: int, bytes_max: int = _VARINT_BYTES_MAX, number_max: int = _VARINT_MAX
+) -> tuple[int, int]:
     number = shift = 0
-    for end in range(at, min(at + _VARINT_BYTES_MAX, len(data))):
+    for end in range(at, min(at + bytes_max, len(data))):
         number |= (data[end] & 0x7F) << shift
         if data[end] < 0x80:
+            if number > number_max:
+                break
             return number, end + 1
         shift += 7
     raise EnvelopeError(f"properties of {len(data)} bytes have no number at byte {at}")
