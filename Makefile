@@ -60,8 +60,8 @@ quick: $(STAMP) ## the tests that take no time, in less than a minute
 	@$(PYTEST) -m 'not slow and not docker' $(ARGS)
 
 evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them, its times to the letter: some hours
-	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) cluster-tests/simulation/test_explorer.py \
-		node/tests/resources/test_memory.py $(PLAYED) $(UNHURRIED) $(ARGS)
+	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 1 cluster-tests/simulation/test_explorer.py $(UNHURRIED) $(ARGS) # 18 GB each
+	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) node/tests/resources/test_memory.py $(PLAYED) $(UNHURRIED) $(ARGS)
 	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 0 $(TIMED) $(ARGS)
 	@$(MAKE) --no-print-directory seeds SEEDS=0:1000000
 	@$(BIN)/python cluster-tests/simulation/run.py --planted
