@@ -21,11 +21,11 @@ from ringmq_pipeline.jobs.ingest import Ingest, files_of, ingest
 from ringmq_pipeline.jobs.replay import (
     QUERY_BYTES,
     QUERY_ROWS,
+    QUERY_UNITS,
     ReplayJob,
-    queries_of,
     replay,
-    units_of,
 )
+from ringmq_pipeline.jobs.replay_units import queries_of, units_of
 from ringmq_pipeline.jobs.scan import counts
 from ringmq_pipeline.jobs.stores import OK, pieces_of
 from ringmq_pipeline.sinks import sink_for
@@ -157,7 +157,8 @@ def write_to_nothing(place: Place) -> Done:
     """The replay's Spark job, as many files at a time, with a sink that keeps nothing."""
     files = [file_of(path) for path in sorted(place.table.iterdir())]
     units = units_of(place.table, files)
-    for query in queries_of(units, rows_max=QUERY_ROWS, bytes_max=QUERY_BYTES):
+    bounds = {"units_max": QUERY_UNITS, "rows_max": QUERY_ROWS, "bytes_max": QUERY_BYTES}
+    for query in queries_of(units, **bounds):
         frames = [place.spark.read.parquet(file.as_uri()) for unit in query for file in unit.files]
         whole = reduce(DataFrame.unionAll, frames).coalesce(1)
         whole.write.format("nothing").mode("append").save()

@@ -7,6 +7,7 @@ alone. Any other is a cluster's: its workers need Java and `ringmq[pipeline]` of
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -85,9 +86,14 @@ def spark_session(
 
 
 def spark_name(path: Path) -> str:
-    """As Spark takes the name of a local file. It takes a URI's `%20` for three characters, and
-    writes beside the folder that is meant."""
+    """As Spark takes the name of a local file that it writes, or of a checkpoint. It takes a URI's
+    `%20` for three characters, and writes beside the folder that is meant."""
     return f"file://{path.absolute()}"
+
+
+def spark_pattern(path: Path) -> str:
+    """As Spark's readers take the name of a local file: they find `o1`, too, by the name `o[1]`."""
+    return re.sub(r"[\[\]{}*?\\]", r"\\\g<0>", spark_name(path))
 
 
 def _running_session() -> SparkSession | None:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ringmq_pipeline.errors import JobError
-from ringmq_pipeline.jobs.replay import files_of_table
+from ringmq_pipeline.jobs.replay_units import files_of_table
 
 # From the specification of Delta: of rows 3, 4, 7, 11, 18 and 29.
 DELETED = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"

@@ -12,22 +12,19 @@ import pyarrow.parquet
 import pytest
 from power_cuts import Synced
 
+from ringmq_node.queue.state import PRODUCERS_MAX
 from ringmq_pipeline.errors import JobError
-from ringmq_pipeline.jobs.replay import (
-    ReplayJob,
-    ReplayProgress,
-    ReplayUnit,
-    is_ordered,
-    queries_of,
-    units_of,
-)
+from ringmq_pipeline.jobs.replay import QUERY_UNITS, ReplayJob, ReplayProgress
+from ringmq_pipeline.jobs.replay_units import ReplayUnit, is_ordered, queries_of, units_of
 from ringmq_pipeline.sinks.batches import WrittenFile
 
 ROOT = Path("/lake")
 
 
-def file(name: str, positions: tuple[int, int] | None) -> WrittenFile:
-    return WrittenFile(ROOT / name, 10, 100, positions)
+def file(
+    name: str, positions: tuple[int, int] | None, rows: int = 10, size: int = 100
+) -> WrittenFile:
+    return WrittenFile(ROOT / name, rows, size, positions)
 
 
 def names(files: list[WrittenFile]) -> list[list[str]]:
@@ -69,15 +66,22 @@ def test_a_query_has_consecutive_units_with_the_same_columns(tmp_path: Path) -> 
         pyarrow.parquet.write_table(pyarrow.table({column: [b"x"]}), tmp_path / name)
         units.append(ReplayUnit(name, (tmp_path / name,), 10, 100))
 
-    def keys(rows_max: int, bytes_max: int) -> list[str]:
-        found = queries_of(units, rows_max=rows_max, bytes_max=bytes_max)
+    def keys(rows_max: int, bytes_max: int, units_max: int = 100) -> list[str]:
+        found = queries_of(units, units_max=units_max, rows_max=rows_max, bytes_max=bytes_max)
         return ["".join(unit.key for unit in query) for query in found]
 
     assert keys(1000, 1000) == ["abc", "d", "ef"]
     assert keys(20, 1000) == keys(1000, 200) == ["ab", "c", "d", "ef"]
     # A unit that is larger alone is a query all the same.
     assert keys(1, 1000) == keys(1000, 1) == [*"abcdef"]
-    assert queries_of([], rows_max=1, bytes_max=1) == []
+    assert keys(1000, 1000, units_max=2) == ["ab", "c", "d", "ef"]
+    assert keys(1000, 1000, units_max=1) == [*"abcdef"]
+    assert queries_of([], units_max=1, rows_max=1, bytes_max=1) == []
+
+
+def test_a_query_has_few_of_the_producers_that_a_queue_remembers() -> None:
+    """All of it may be published again, and one that is forgotten by then would be doubled."""
+    assert QUERY_UNITS * 10 < PRODUCERS_MAX
 
 
 def test_progress_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
@@ -132,6 +136,7 @@ def test_a_table_that_has_grown_has_the_units_of_before(tmp_path: Path) -> None:
     rows that are in the queue already would be no repeats."""
     noted = tmp_path / "progress"
     job = ReplayJob(ROOT, {}, noted, resume=True)
+    noted.touch()
     files = [file("a", (0, 60)), file("b", (50, 70)), file("c", (80, 90))]
     first = ReplayProgress(noted, job)
     before = first.units(files)
@@ -151,9 +156,96 @@ def test_a_table_whose_files_were_replaced_is_refused(tmp_path: Path) -> None:
     """`OPTIMIZE` makes other files of the same rows."""
     noted = tmp_path / "progress"
     job = ReplayJob(ROOT, {}, noted, resume=True)
+    noted.touch()
     ReplayProgress(noted, job).units([file("a", (0, 9)), file("b", (10, 19))])
     with pytest.raises(JobError, match=r"has no file a any more.*published twice"):
         ReplayProgress(noted, job).units([file("compacted", (0, 19))])
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("other", [{"rows": 11}, {"size": 101}])
+def test_a_file_that_was_written_anew_is_refused(
+    is_done: bool, other: dict[str, int], tmp_path: Path
+) -> None:
+    """Its rows have the numbers of those that were published: the broker would trim them."""
+    noted = tmp_path / "progress"
+    first = ReplayProgress(noted, ReplayJob(ROOT, {}, noted))
+    _, unit = first.units([file("a", (0, 9)), file("b", (10, 19))])
+    if is_done:
+        first.note(unit, 10)
+    again = ReplayProgress(noted, ReplayJob(ROOT, {}, noted, resume=True))
+    with pytest.raises(JobError, match=r"/lake/b has .* be lost"):
+        again.units([file("a", (0, 9)), file("b", (10, 19), **other)])
+    assert len(again.units([file("a", (0, 9)), file("b", (10, 19))])) == 2
+
+
+def test_a_progress_file_that_is_not_there_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Its name is mistyped: a new replay would publish all rows a second time."""
+    noted = tmp_path / "folder" / "oders"
+    with pytest.raises(JobError, match=r"oders: no such progress file.*without --resume"):
+        ReplayProgress(noted, ReplayJob(ROOT, {}, noted, resume=True))
+    assert not noted.parent.exists()
+
+
+def test_of_two_replays_that_begin_at_once_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one begins after this one has seen no file."""
+    noted = tmp_path / "progress"
+    job = ReplayJob(ROOT, {}, noted)
+    other: list[ReplayProgress] = []
+
+    def begin_other(_folder: Path) -> None:
+        monkeypatch.undo()
+        other.append(ReplayProgress(noted, job))
+
+    monkeypatch.setattr("ringmq_pipeline.jobs.replay.begin_folder", begin_other)
+    with pytest.raises(JobError, match="is there already"):
+        ReplayProgress(noted, job)
+    [line] = noted.read_text().splitlines()
+    assert json.loads(line)["producer"] == other[0].producer
+
+
+def test_an_empty_progress_file_has_published_nothing(tmp_path: Path) -> None:
+    """As a death before its first line leaves it: resumed, the replay begins."""
+    noted = tmp_path / "progress"
+    noted.touch()
+    with pytest.raises(JobError, match="--resume"):
+        ReplayProgress(noted, ReplayJob(ROOT, {}, noted))
+    resumed = ReplayJob(ROOT, {}, noted, resume=True)
+    assert ReplayProgress(noted, resumed).producer == ReplayProgress(noted, resumed).producer
+
+
+@pytest.mark.parametrize(
+    ("junk", "line"),
+    [
+        ("hello\nworld\n", 1),
+        ("5\n", 1),
+        ("[]\n", 1),
+        ("\n", 1),
+        ('{"job": {}}\n', 1),
+        ('{"producer": "a"}\n', 1),
+        ('{"job": {"sour', 1),
+        ("\udcff\udcfe\n", 1),
+        ("WHOLE\nhello\n", 2),
+        ("WHOLE\n7\n", 2),
+        ('WHOLE\n{"unit": []}\n', 2),
+        ('WHOLE\n{"unit": "a"}\n{}\n', 3),
+        ('WHOLE\n{"plan": [["a"]]}\n', 2),
+        ('WHOLE\n{"plan": 7}\n', 2),
+    ],
+)
+def test_junk_in_a_progress_file_is_an_error_that_names_it(
+    junk: str, line: int, tmp_path: Path
+) -> None:
+    noted = tmp_path / "progress"
+    ReplayProgress(noted, ReplayJob(ROOT, {}, noted))
+    whole = junk.replace("WHOLE", noted.read_text().strip())
+    noted.write_text(whole, errors="surrogateescape")
+    expected = "progress is no replay's progress" if line == 1 else f"progress: line {line} "
+    with pytest.raises(JobError, match=expected):
+        ReplayProgress(noted, ReplayJob(ROOT, {}, noted, resume=True))
+    assert noted.read_text(errors="surrogateescape") == whole
 
 
 @contextmanager

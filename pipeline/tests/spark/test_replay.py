@@ -134,3 +134,37 @@ def test_a_large_file_is_one_task(spark: SparkSession, live: LiveNode, tmp_path:
     job = ReplayJob(file, sink, tmp_path / "progress", where="is_first_task(position)")
     assert replay(spark, job, show=lambda _tally, _units: None).rows == count
     assert live.bodies(queue) == columns["body"]
+
+
+@pytest.mark.parametrize("name", ["o[1]", "{a,b}", "st*r", "q?m", "back\\slash", "100%", "a%20b"])
+def test_a_folders_name_is_no_pattern(
+    name: str, spark: SparkSession, live: LiveNode, tmp_path: Path
+) -> None:
+    queue = f"named-{name.encode().hex()}"
+    for other in ("o1", "a", "b", "star", "qom", "backslash", "a b", name):
+        (tmp_path / other).mkdir()
+        table = pyarrow.table({"body": [other.encode()]})
+        pyarrow.parquet.write_table(table, tmp_path / other / "0.parquet")
+    live.client.declare_queue(queue)
+    sink = {"endpoints": live.address, "queue": queue}
+    job = ReplayJob(tmp_path / name, sink, tmp_path / "progress")
+    assert replay(spark, job, show=lambda _tally, _units: None).rows == 1
+    assert live.bodies(queue) == [name.encode()]
+
+
+def test_a_table_of_many_small_files_keeps_its_order(
+    spark: SparkSession, live: LiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries of five files, the last one of three."""
+    queue, files, count = "small", tmp_path / "files", 13
+    files.mkdir()
+    for number in range(count):
+        table = pyarrow.table({"body": [b"%d" % number]})
+        pyarrow.parquet.write_table(table, files / f"{number:02}.parquet")
+    live.client.declare_queue(queue)
+    monkeypatch.setattr("ringmq_pipeline.jobs.replay.QUERY_UNITS", 5)
+    done: list[int] = []
+    job = ReplayJob(files, {"endpoints": live.address, "queue": queue}, tmp_path / "progress")
+    replay(spark, job, show=lambda tally, _units: done.append(tally.units))
+    assert done == [5, 10, 13]
+    assert live.bodies(queue) == [b"%d" % number for number in range(count)]

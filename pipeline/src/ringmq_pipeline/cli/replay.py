@@ -36,8 +36,15 @@ PARALLEL = 4
     required=True,
     help="The file that says what is confirmed.",
 )
-@click.option("--resume", is_flag=True, help="Go on where the progress file ends.")
-@click.option("--where", default="", metavar="SQL", help="Only rows for which this holds.")
+@click.option(
+    "--resume", is_flag=True, help="Go on where the progress file ends: it has to be there."
+)
+@click.option(
+    "--where",
+    default="",
+    metavar="SQL",
+    help="Only rows for which this holds.",
+)
 @click.option("--rate", type=click.IntRange(min=1), help="Messages a second, at most.")
 @click.option(
     "--ordering",

@@ -15,8 +15,6 @@ the other: a queue's order is kept.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 import os
 import uuid
@@ -24,31 +22,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow.compute
 import pyarrow.parquet
 
 from ringmq_pipeline import sink_options
 from ringmq_pipeline.errors import JobError
-from ringmq_pipeline.option_values import known_only
-from ringmq_pipeline.session import spark_name
-from ringmq_pipeline.sink_options import PUBLISHED
-from ringmq_pipeline.sinks.batches import (
-    POSITION,
-    QUEUE_COLUMNS,
-    WrittenFile,
-    begin_folder,
-    file_of,
-    make_durable,
+from ringmq_pipeline.jobs.replay_units import (
+    ORDER,
+    ReplayUnit,
+    file_to_replay,
+    files_of_table,
+    is_ordered,
+    queries_of,
+    unit_of,
+    units_of,
 )
-from ringmq_pipeline.sinks.parquet import MANIFESTS, committed_files
+from ringmq_pipeline.option_values import known_only
+from ringmq_pipeline.session import spark_pattern
+from ringmq_pipeline.sink_options import PUBLISHED
+from ringmq_pipeline.sinks.batches import WrittenFile, begin_folder, make_durable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-ORDER: Final = (*QUEUE_COLUMNS, POSITION)
 # Each file is read by one task from its beginning to its end. By the first alone, Spark would still
 # divide a large file among its cores.
 WHOLE_FILES: Final = {
@@ -60,20 +57,13 @@ WHOLE_FILES: Final = {
 # Of one query: what is published again, and trimmed, if the replay dies before it ends.
 QUERY_ROWS = 250_000
 QUERY_BYTES = 256 << 20
+# Far below the producers that a queue of the broker remembers, 10 000: it has to know all of a
+# query that is tried again. Spark's plan of a query grows with them, too.
+QUERY_UNITS = 100
 # With a limit of the rate.
 QUERY_S = 10
 # Has the key of a row's unit, for the sink.
 UNIT: Final = "_ringmq_unit"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayUnit:
-    """`key` names the files: they never change. `rows` and `bytes` are all of the files'."""
-
-    key: str
-    files: tuple[Path, ...]
-    rows: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,107 +88,21 @@ class ReplayTally:
     producer: str = ""
 
 
-# --- what is read ---
-
-
-def files_of_table(path: Path) -> list[Path]:
-    """Of a Delta table, of a table with manifests, or of a folder or a file of Parquet. Raises
-    `JobError` for a Delta table whose files alone aren't its rows."""
-    if (path / "_delta_log").is_dir():
-        return _files_of_delta(path)
-    if (path / MANIFESTS).is_dir():
-        return committed_files(path)
-    found = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-    if not found:
-        raise JobError(f"{path}: no table, and no Parquet files")
-    return found
-
-
-def _files_of_delta(path: Path) -> list[Path]:
-    from deltalake import DeltaTable
-
-    table = DeltaTable(path)
-    features = table.protocol().reader_features or []
-    # Not all tables that may have such rows have some.
-    if "deletionVectors" in features and next(iter(table.deletion_vectors()), None) is not None:
-        raise JobError(
-            f"{path}: the table has rows that are deleted, and still in its files (deletion "
-            "vectors): rewrite it without them"
-        )
-    if lacking := {*PUBLISHED, *ORDER}.intersection(table.metadata().partition_columns):
-        columns = ", ".join(sorted(lacking))
-        raise JobError(f"{path}: the table is partitioned by {columns}, which its files lack")
-    # Not `file_uris`, which encodes what is above the table, and nothing below.
-    names = table.get_add_actions()["path"].to_pylist()
-    return sorted(path / unquote(name) for name in names)
-
-
-def units_of(root: Path, files: Sequence[WrittenFile]) -> list[ReplayUnit]:
-    """In the order of their positions. Files without positions stay as they are listed, each one
-    by itself."""
-    groups: list[list[WrittenFile]] = []
-    top = -1
-    ordered = [each for each in files if each.positions is None]
-    ordered += sorted(
-        (each for each in files if each.positions is not None),
-        key=lambda each: each.positions or (),
-    )
-    for file in ordered:
-        if file.positions is not None and groups and file.positions[0] <= top:
-            groups[-1].append(file)
-        else:
-            groups.append([file])
-        if file.positions is not None:
-            top = max(top, file.positions[1])
-    return [_unit(root, group) for group in groups]
-
-
-def queries_of(
-    units: Sequence[ReplayUnit], *, rows_max: int, bytes_max: int
-) -> list[list[ReplayUnit]]:
-    """Consecutive units for one query each: one at least, or several with so much together, whose
-    files have the same columns."""
-    found: list[list[ReplayUnit]] = []
-    rows = size = 0
-    columns: object = None
-    for unit in units:
-        has = [pyarrow.parquet.read_schema(file) for file in unit.files]
-        rows, size = rows + unit.rows, size + unit.bytes
-        fits = rows <= rows_max and size <= bytes_max
-        if found and fits and all(each.equals(columns, check_metadata=True) for each in has):
-            found[-1].append(unit)
-        else:
-            found.append([unit])
-            rows, size, columns = unit.rows, unit.bytes, has[-1]
-    return found
-
-
-def is_ordered(path: Path) -> bool:
-    """Whether the file's rows, which have the columns of `ORDER`, are of one queue and epoch, and
-    their positions grow. Only these columns are read."""
-    columns = pyarrow.parquet.read_table(path, columns=[*ORDER])
-    if any(columns[name].null_count or len(columns[name].unique()) > 1 for name in QUEUE_COLUMNS):
-        return False
-    positions: Any = columns[POSITION]
-    if positions.null_count:
-        return False
-    grows = pyarrow.compute.greater(positions[1:], positions[:-1])
-    # None: it has one row.
-    return pyarrow.compute.all(grows).as_py() is not False
-
-
-def _unit(root: Path, files: Sequence[WrittenFile]) -> ReplayUnit:
-    listed = tuple(sorted(file.path for file in files))
-    names = "\n".join(os.path.relpath(file, root) for file in listed)
-    return ReplayUnit(
-        key=hashlib.sha256(names.encode()).hexdigest()[:32],
-        files=listed,
-        rows=sum(file.rows for file in files),
-        bytes=sum(file.bytes for file in files),
-    )
-
-
 # --- what is done ---
+
+
+class PlannedFile(NamedTuple):
+    """As the progress file has it. `name` is relative to the table."""
+
+    name: str
+    bytes: int
+    rows: int
+
+
+def has_begun(progress: Path, *, resume: bool) -> bool:
+    """Whether the file is of a replay that has been planned. One that died before its first line
+    has left an empty file, and has published nothing: to resume it is to begin."""
+    return resume and progress.exists() and progress.stat().st_size > 0
 
 
 class ReplayProgress:
@@ -208,12 +112,17 @@ class ReplayProgress:
     def __init__(self, path: Path, job: ReplayJob) -> None:
         self._path = path
         self._source = job.source
-        # By the names of their files.
-        self._planned: list[list[str]] = []
+        self._planned: list[list[PlannedFile]] = []
         self.done: set[str] = set()
         given = known_only(job.sink, sink_options.KNOWN, "the sink ringmq")
         sink = {name: value for name, value in given.items() if name not in sink_options.PACE}
         asked = {"source": str(job.source.absolute()), "where": job.where, "sink": sink}
+        if job.resume and not path.exists():
+            # A new one would publish again what the one that is meant has published.
+            raise JobError(
+                f"{path}: no such progress file, so there is nothing to go on with: mend its name, "
+                "or begin a new replay without --resume"
+            )
         begin_folder(path.absolute().parent)
         self.producer = self._begin(asked, job)
         # Also of a replay that is resumed: it may have been killed before this was on the disk.
@@ -221,12 +130,17 @@ class ReplayProgress:
 
     def _begin(self, asked: Mapping[str, object], job: ReplayJob) -> str:
         path = self._path
-        if path.exists() and path.stat().st_size:
-            if not job.resume:
-                raise JobError(
-                    f"{path} has a replay's progress: go on with --resume, or name another file"
-                )
+        if has_begun(path, resume=job.resume):
             return self._take_over(asked, job.producer)
+        if not job.resume:
+            try:
+                # Of two that begin at once, one fails.
+                path.open("x").close()
+            except FileExistsError:
+                raise JobError(
+                    f"{path} is there already: go on with its replay with --resume, or name "
+                    "another file"
+                ) from None
         producer = job.producer or uuid.uuid4().hex
         self._append({"job": asked, "producer": producer})
         return producer
@@ -234,44 +148,64 @@ class ReplayProgress:
     def _take_over(self, asked: Mapping[str, object], producer: str) -> str:
         # The last line may be half of one: its unit is published again, and trimmed.
         whole = self._path.read_bytes().rpartition(b"\n")[0].split(b"\n")
-        if not whole[0]:
-            raise JobError(f"{self._path} is no replay's progress")
-        first = json.loads(whole[0])
+        first = _entry(whole[0])
+        if "job" not in first or not isinstance(first.get("producer"), str):
+            raise JobError(
+                f"{self._path} is no replay's progress, or it has only half of its first line: "
+                "then nothing is published yet; begin with another file"
+            )
         if first["job"] != asked or producer not in ("", first["producer"]):
             raise JobError(
                 f"{self._path} is the progress of another replay: {json.dumps(first)}; other rows "
                 "under the same numbers would be taken for repeats"
             )
+        for number, line in enumerate(whole[1:], 2):
+            try:
+                self._take_line(_entry(line))
+            except (KeyError, TypeError, ValueError) as error:
+                raise JobError(f"{self._path}: line {number} is no line of a replay") from error
         # Nothing is written again: of a death in between, an empty file would be left, whose next
         # replay is another producer.
         os.truncate(self._path, sum(len(line) + 1 for line in whole))
-        for line in map(json.loads, whole[1:]):
-            if "plan" in line:
-                self._planned += line["plan"]
-            else:
-                self.done.add(line["unit"])
         return str(first["producer"])
+
+    def _take_line(self, entry: Mapping[str, Any]) -> None:
+        if "plan" in entry:
+            self._planned += [
+                [PlannedFile(str(name), int(size), int(rows)) for name, size, rows in unit]
+                for unit in entry["plan"]
+            ]
+        else:
+            self.done.add(entry["unit"])
 
     def units(self, files: Sequence[WrittenFile]) -> list[ReplayUnit]:
         """Those that were planned before, as they were, and behind them those of new files: a file
         that joins a unit would rename it, and the broker would take its rows for new ones.
 
-        Raises `JobError` if a planned file isn't there."""
+        Raises `JobError` if a planned file isn't there, or isn't what it was."""
         by_name = {os.path.relpath(file.path, self._source): file for file in files}
-        planned = {name for names in self._planned for name in names}
-        if gone := sorted(planned - by_name.keys()):
+        planned = {file.name: file for unit in self._planned for file in unit}
+        if gone := sorted(planned.keys() - by_name.keys()):
             raise JobError(
                 f"{self._source} has no file {gone[0]} any more, which this replay began with: "
                 "the same rows in other files would be published twice"
             )
-        units = [_unit(self._source, [by_name[name] for name in names]) for names in self._planned]
+        for name, before in planned.items():
+            _refuse_other_rows(by_name[name], before)
+        units = [
+            unit_of(self._source, [by_name[file.name] for file in unit]) for unit in self._planned
+        ]
         new = units_of(self._source, [by_name[name] for name in by_name if name not in planned])
         if new:
             # Before the first of them is published.
-            plan = [[os.path.relpath(file, self._source) for file in unit.files] for unit in new]
+            plan = [[self._planned_file(by_name, file) for file in unit.files] for unit in new]
             self._append({"plan": plan})
             self._planned += plan
         return units + new
+
+    def _planned_file(self, by_name: Mapping[str, WrittenFile], path: Path) -> PlannedFile:
+        name = os.path.relpath(path, self._source)
+        return PlannedFile(name, by_name[name].bytes, by_name[name].rows)
 
     def note(self, unit: ReplayUnit, rows: int) -> None:
         self._append({"unit": unit.key, "rows": rows})
@@ -284,14 +218,36 @@ class ReplayProgress:
             os.fsync(file.fileno())
 
 
+def _entry(line: bytes) -> dict[str, Any]:
+    """Of a line of the progress file; empty if the line is none."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _refuse_other_rows(file: WrittenFile, before: PlannedFile) -> None:
+    if (file.bytes, file.rows) != (before.bytes, before.rows):
+        raise JobError(
+            f"{file.path} has {file.rows} rows in {file.bytes} bytes, and had {before.rows} in "
+            f"{before.bytes} when this replay began with it: other rows under the same numbers "
+            "would be taken for repeats, and be lost"
+        )
+
+
+# --- how it is published ---
+
+
 def replay(
     spark: SparkSession, job: ReplayJob, *, show: Callable[[ReplayTally, int], None]
 ) -> ReplayTally:
     """Returns when all rows are confirmed. `show` is called after each query, with how many units
     there are."""
+    listed = [file_to_replay(path) for path in files_of_table(job.source)]
+    files = [file for file in listed if file.rows]
     progress = ReplayProgress(job.progress, job)
-    files = [file_of(path) for path in files_of_table(job.source)]
-    units = progress.units([file for file in files if file.rows])
+    units = progress.units(files)
     tally = ReplayTally(producer=progress.producer)
     left = [unit for unit in units if unit.key not in progress.done]
     tally.units_skipped = len(units) - len(left)
@@ -311,7 +267,7 @@ def _queries(job: ReplayJob, units: Sequence[ReplayUnit]) -> list[list[ReplayUni
     rows_max = min(QUERY_ROWS, -(-sum(unit.rows for unit in units) // job.parallel))
     if rate := sink_options.parse(job.sink).max_rate_per_task:
         rows_max = min(rows_max, rate * QUERY_S)
-    return queries_of(units, rows_max=rows_max, bytes_max=QUERY_BYTES)
+    return queries_of(units, units_max=QUERY_UNITS, rows_max=rows_max, bytes_max=QUERY_BYTES)
 
 
 def _published(
@@ -335,12 +291,11 @@ def _publish(
     spark: SparkSession, job: ReplayJob, producer: str, query: Sequence[ReplayUnit]
 ) -> list[int]:
     """The rows of each unit that were published."""
-    from pyspark.sql import DataFrame, Observation
+    from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 
     # One look for all: they have the same, but for the files of a unit that is a query by itself.
-    looks = spark.read.option("mergeSchema", _has_different_columns(query[0]))
-    schema = looks.parquet(*map(spark_name, query[0].files)).schema
+    schema = _reader_of(spark, query[0]).parquet(*_patterns(query[0])).schema
     counts = []
     frames = []
     for unit in query:
@@ -350,7 +305,7 @@ def _publish(
         frame = frame.observe(counts[-1], sql.count(sql.lit(1)).alias("rows"))
         frames.append(frame.withColumn(UNIT, sql.lit(unit.key)))
     # In one task, the partitions of a union come in their order.
-    whole = functools.reduce(DataFrame.unionAll, frames)
+    whole = _union(frames)
     (
         (whole.coalesce(1) if len(frames) > 1 else whole)
         .write.format("ringmq")
@@ -363,6 +318,24 @@ def _publish(
     return [int(published.get["rows"]) for published in counts]
 
 
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    """In their order. Spark analyses each union anew, with all that is below it: one after the
+    other, they would take time by the square of their number."""
+    if len(frames) == 1:
+        return frames[0]
+    half = len(frames) // 2
+    return _union(frames[:half]).unionAll(_union(frames[half:]))
+
+
+def _reader_of(spark: SparkSession, unit: ReplayUnit) -> DataFrameReader:
+    """Finds the columns of all its files."""
+    return spark.read.option("mergeSchema", _has_different_columns(unit))
+
+
+def _patterns(unit: ReplayUnit) -> list[str]:
+    return [spark_pattern(file) for file in unit.files]
+
+
 def _has_different_columns(unit: ReplayUnit) -> bool:
     """Whether a look at one file isn't enough: Spark leaves out what that one lacks."""
     first, *others = (pyarrow.parquet.read_schema(file) for file in unit.files)
@@ -371,7 +344,7 @@ def _has_different_columns(unit: ReplayUnit) -> bool:
 
 def _rows_of(reader: DataFrameReader, job: ReplayJob, unit: ReplayUnit) -> DataFrame:
     """In their order, as one partition."""
-    frame = reader.parquet(*(spark_name(file) for file in unit.files))
+    frame = reader.parquet(*_patterns(unit))
     if job.where:
         frame = frame.where(job.where)
     if not set(ORDER) <= set(frame.columns):
