@@ -14,6 +14,8 @@ from live_node import LiveNode
 from pyspark import TaskContext
 
 from ringmq_pipeline.cli import invoke
+from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.jobs.conditions import refuse_unsteady
 from ringmq_pipeline.jobs.replay import ReplayJob, replay
 
 if TYPE_CHECKING:
@@ -168,3 +170,67 @@ def test_a_table_of_many_small_files_keeps_its_order(
     replay(spark, job, show=lambda tally, _units: done.append(tally.units))
     assert done == [5, 10, 13]
     assert live.bodies(queue) == [b"%d" % number for number in range(count)]
+
+
+UNSTEADY = [
+    "at > current_timestamp()",
+    "at > now() - INTERVAL 1 DAY",
+    "day = current_date",
+    "day = curdate()",
+    "at > localtimestamp()",
+    "number > unix_timestamp()",
+    "text = current_user()",
+    "number > rand()",
+    "number > rand(7)",
+    "number > randn()",
+    "text = uuid()",
+    "number = shuffle(array(1, 2))[0]",
+    "number IN (SELECT id FROM range(3) WHERE rand() > 0.5)",
+    "number = (SELECT max(id) FROM range(3) WHERE now() > TIMESTAMP '2026-01-01')",
+    "exists(array(1), x -> now() > TIMESTAMP '2026-01-01')",
+    # Spark takes these texts for times.
+    "at > 'now'",
+    "day = CAST(' Today UTC' AS DATE)",
+    "at > to_timestamp('yesterday')",
+    "at > timestamp /* of the run */ 'now'",
+    'day < DATE"tomorrow"',
+]
+STEADY = [
+    "text = 'now'",
+    "text IN ('now', 'today', \"rand()\")",
+    "text LIKE '%current_timestamp()%' -- now()",
+    "length('today') = number",
+    "`now()` = 1",
+    "at > '2026-01-01'",
+    "at > TIMESTAMP '2026-01-01 00:00:00' AND day = DATE '2026-01-01'",
+    "number IN (SELECT id FROM range(3))",
+]
+
+
+def test_a_condition_that_may_change_its_mind_is_refused(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "SELECT TIMESTAMP '2026-01-01' AS at, DATE '2026-01-01' AS day, 1 AS number, "
+        "'now' AS text, 1 AS `now()`"
+    )
+    for where in STEADY:
+        refuse_unsteady(frame, where)
+    for where in UNSTEADY:
+        with pytest.raises(JobError, match="time of the run"):
+            refuse_unsteady(frame, where)
+
+
+def test_a_condition_is_judged_before_anything_is_done(
+    spark: SparkSession, live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No progress file is left, which would be one of this condition."""
+    queue, file = "judged", tmp_path / "file.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"body": [b"1", b"2"], "number": [1, 2]}), file)
+    live.client.declare_queue(queue)
+    words = ["replay", "--from", str(file), "--queue", queue, "--endpoints", live.address]
+    words += ["--progress", str(tmp_path / "progress"), "--quiet", "--where"]
+    assert invoke([*words, "number > rand()"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "may choose other rows" in line
+    assert (live.stat(queue).messages, (tmp_path / "progress").exists()) == (0, False)
+    assert invoke([*words, "number > 1"]) == 0
+    assert live.bodies(queue) == [b"2"]

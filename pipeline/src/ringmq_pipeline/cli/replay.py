@@ -43,7 +43,7 @@ PARALLEL = 4
     "--where",
     default="",
     metavar="SQL",
-    help="Only rows for which this holds.",
+    help="Only rows for which this holds; not of the time of the run.",
 )
 @click.option("--rate", type=click.IntRange(min=1), help="Messages a second, at most.")
 @click.option(

@@ -28,6 +28,7 @@ import pyarrow.parquet
 
 from ringmq_pipeline import sink_options
 from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.jobs.conditions import refuse_unsteady
 from ringmq_pipeline.jobs.replay_units import (
     ORDER,
     ReplayUnit,
@@ -246,6 +247,10 @@ def replay(
     there are."""
     listed = [file_to_replay(path) for path in files_of_table(job.source)]
     files = [file for file in listed if file.rows]
+    if job.where and files and not has_begun(job.progress, resume=job.resume):
+        # Before the progress file is there, which would be of this condition.
+        first, *_ = units_of(job.source, files)
+        refuse_unsteady(_reader_of(spark, first).parquet(*_patterns(first)), job.where)
     progress = ReplayProgress(job.progress, job)
     units = progress.units(files)
     tally = ReplayTally(producer=progress.producer)
