@@ -15,6 +15,7 @@ from tables import Killed, batch, ignore, positions, rows
 
 from ringmq_pipeline.sinks import delta_log
 from ringmq_pipeline.sinks.delta import DeltaSink
+from ringmq_pipeline.sinks.delta_log import DeltaLog
 
 FEW = 3
 
@@ -113,3 +114,52 @@ def test_a_checkpoint_that_fails_fails_no_batch(
     fill(tmp_path, range(6, 8))
     assert checkpoints(tmp_path)
     assert positions("delta", tmp_path) == [*range(80)]
+
+
+@pytest.mark.parametrize("hint", [b"", b"\0" * 60, b'{"versi', b"{}", b"[]", b"\xff", b"null"])
+def test_a_garbled_name_of_a_checkpoint_is_none(
+    hint: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers find the checkpoint all the same, and the next one stands for all before it, also
+    where commits are gone."""
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 3)
+    fill(tmp_path, range(5))
+    log = tmp_path / delta_log.LOG
+    newest = max(log.glob("*.checkpoint.parquet"))
+    for commit in log.glob("*.json"):
+        if commit.stem < newest.name.partition(".")[0]:
+            commit.unlink()
+    (log / delta_log.HINT).write_bytes(hint)
+    DeltaSink(tmp_path).commit(batch(5, 50, 60), rows(50, 60))
+    assert json.loads((log / delta_log.HINT).read_text())["version"] == 6
+    assert positions("delta", tmp_path) == [*range(60)]
+    newest.unlink()
+    assert positions("delta", tmp_path) == [*range(60)]
+
+
+@pytest.mark.parametrize("step", ["checkpointed", "hinted"])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_two_processes_make_checkpoints_at_once(
+    goes_on: bool, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one version, or of a newer one: then the name that is there last is the older one's."""
+    monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 3)
+
+    def overtake(reached: str) -> None:
+        if reached == step:
+            other = DeltaLog(tmp_path, ignore)
+            other.make_durable()
+            monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 0)
+            other.checkpoint()
+            if goes_on:
+                DeltaSink(tmp_path).commit(batch(0, 0, 5, "other", "other"), rows(0, 5))
+            monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 3)
+
+    DeltaSink(tmp_path).commit(batch(0, 0, 10), rows(0, 10))
+    DeltaSink(tmp_path, overtake).commit(batch(1, 10, 20), rows(10, 20))
+    DeltaSink(tmp_path, overtake).commit(batch(2, 20, 30), rows(20, 30))
+    assert [*(tmp_path / delta_log.LOG).glob("*.checkpoint.parquet")]
+    found = sorted([*range(30), *(range(5) if goes_on else ())])
+    assert positions("delta", tmp_path) == found
+    fill(tmp_path, range(3, 9))
+    assert len(positions("delta", tmp_path)) == len(found) + 60

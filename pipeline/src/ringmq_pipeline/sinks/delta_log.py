@@ -74,13 +74,18 @@ class DeltaLog:
                 self._put(self._made(scratch, newest), scratch / LOG / HINT)
             DeltaTable(self._table).cleanup_metadata()
         except (OSError, DeltaError) as error:
-            log.warning("%s: no checkpoint of version %d: %s", self._table, newest, error)
+            log.warning("%s: no checkpoint behind version %d: %s", self._table, newest, error)
 
     def _newest_checkpoint(self) -> int:
         """Its version; -1: there is none."""
         try:
             return int(json.loads((self._log / HINT).read_text())["version"])
         except FileNotFoundError:
+            return -1
+        except (ValueError, TypeError, KeyError, OverflowError):
+            # A power cut can leave it without its bytes, if another program has written it. Readers
+            # then look for checkpoints by their names, and so does whoever makes the next one:
+            # with -1, it has links to all that is in the log.
             return -1
 
     def _versions(self) -> Iterator[tuple[int, Path]]:
