@@ -29,14 +29,14 @@ def batch(
     return TableBatch(query, number, (QueueRange("orders", queue_id, 0, first, end),))
 
 
-def rows(first: int, end: int) -> WriteFiles:
+def rows(first: int, end: int, queue: str = "orders") -> WriteFiles:
     def write(folder: Path) -> int:
         folder.mkdir()
         half = (first + end) // 2
         for name, low, high in (("a", first, half), ("b", half, end)):
             table = pyarrow.table(
                 {
-                    "queue": pyarrow.repeat("orders", high - low),
+                    "queue": pyarrow.repeat(queue, high - low),
                     "epoch": pyarrow.repeat(pyarrow.scalar(0, pyarrow.int64()), high - low),
                     "position": pyarrow.array(range(low, high), pyarrow.int64()),
                 }

@@ -6,6 +6,7 @@ begins in the middle of these, is refused before it is committed: it would doubl
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -73,13 +74,24 @@ class WrittenFile:
 class RowsInTableError(JobError):
     """The table has rows of this range already, from another checkpoint."""
 
-    def __init__(self, queue: str, first: int, end: int) -> None:
-        super().__init__(
-            f"queue {queue!r}: the table has positions {first} to {end - 1} already, from another "
-            "checkpoint: go on with that one, or begin behind them with "
-            f'startingOffsets {{"{queue}": {end}}}'
+    def __init__(
+        self, table: Path, queue: str, first: int, end: int, *, advise: bool = True
+    ) -> None:
+        way_out = (
+            "begin behind them with startingOffsets " + json.dumps({queue: end}, ensure_ascii=False)
+            if advise
+            else "give another --quarantine"
         )
-        self.queue, self.first, self.end = queue, first, end
+        super().__init__(
+            f"{table}: of queue {queue!r}, the table has positions {first} to {end - 1} already, "
+            f"from another checkpoint: go on with that one, or {way_out}"
+        )
+        self.table, self.queue, self.first, self.end = table, queue, first, end
+
+    def without_advice(self) -> RowsInTableError:
+        """For a table of a job that has another one: that may lack messages before `end`, and who
+        begins there acknowledges them."""
+        return RowsInTableError(self.table, self.queue, self.first, self.end, advise=False)
 
 
 class BatchBeyondTableError(JobError):
@@ -110,8 +122,17 @@ def check_covered(batch: TableBatch, ends: Mapping[str, int]) -> None:
             raise BatchBeyondTableError(batch.number, each, max(end, 0))
 
 
+def new_ends(batch: TableBatch, ends: Mapping[str, int]) -> dict[str, int]:
+    """How far the table has each numbering of the batch with the batch, and `ends` without it.
+
+    A checkpoint that finds nothing but holes up to some position may come to a table that is
+    further on. Its end stays: else what lies between could be brought a second time."""
+    keys = {numbering_key(each): each.end for each in batch.ranges}
+    return {key: max(end, ends.get(key, 0)) for key, end in keys.items()}
+
+
 def refuse_rows_in_table(
-    batch: TableBatch, files: Iterable[WrittenFile], ends: Mapping[str, int]
+    table: Path, batch: TableBatch, files: Iterable[WrittenFile], ends: Mapping[str, int]
 ) -> None:
     """Raises `RowsInTableError`. `ends`: how far the table has each numbering's messages."""
     suspects = [each for each in batch.ranges if each.first < ends.get(numbering_key(each), 0)]
@@ -123,7 +144,7 @@ def refuse_rows_in_table(
         end = ends[numbering_key(each)]
         first = lowest.get((each.queue, each.epoch), end)
         if first < end:
-            raise RowsInTableError(each.queue, first, end)
+            raise RowsInTableError(table, each.queue, first, end)
 
 
 def _lowest_positions(files: Iterable[WrittenFile]) -> dict[tuple[str, int], int]:
@@ -140,6 +161,15 @@ def _lowest_positions(files: Iterable[WrittenFile]) -> dict[tuple[str, int], int
 
 
 # --- files ---
+
+
+def refuse_other_format(table: Path, others_log: str, others_format: str) -> None:
+    """Raises `JobError`. Of a folder with two formats' logs, a reader sees one log's rows."""
+    if (table / others_log).exists():
+        raise JobError(
+            f"{table}: a table of --format {others_format} ({others_log}): go on with that format, "
+            "or write to another folder"
+        )
 
 
 def write_whole(write: WriteFiles, folder: Path) -> list[WrittenFile]:

@@ -8,6 +8,12 @@ A folder in `data` without a manifest is whole, and its batch will be tried agai
 takes it as it is, if its batch has the same ranges. So a reader that doesn't know of manifests may
 be early by one batch, but never sees a row twice, or a file that can't be read. Nothing in `data`
 is deleted or overwritten.
+
+Of two checkpoints with the same messages one is refused. A link can't do that, as their manifests
+have different names: so the last look at the table, the rename and the link are under a lock of the
+table (`locks`). It costs a batch some microseconds, and if another one is there, its syncs of some
+ten milliseconds; rows are written outside of it. It holds among the processes of one machine, and
+of several if the file system carries `flock`.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,17 +38,23 @@ from ringmq_pipeline.sinks.batches import (
     check_covered,
     folders_between,
     make_durable,
-    numbering_key,
+    new_ends,
+    refuse_other_format,
     refuse_rows_in_table,
     write_whole,
     written_files,
 )
+from ringmq_pipeline.sinks.locks import locked
 
 VERSION: Final = 1
 STAGING: Final = "_staging"
 MANIFESTS: Final = "_manifest"
+# In `MANIFESTS`.
+LOCK: Final = ".lock"
 # In a batch's folder: what the batch was when its files were written.
 RANGES: Final = "_ranges.json"
+# As `delta_log` has it, which isn't loaded for it.
+DELTA_LOG: Final = "_delta_log"
 
 
 def committed_files(path: Path) -> list[Path]:
@@ -67,45 +79,31 @@ class ParquetSink:
 
     def __init__(self, path: Path, reached: Callable[[str], None] = lambda step: None) -> None:
         self._path = path.absolute()
+        self._manifests = self._path / MANIFESTS
         self._reached = reached
         self._has_begun = False
 
     def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
-        if not self._has_begun:
-            begin_folder(self._path)
-            self._has_begun = True
-        manifest = self._path / MANIFESTS / batch.query / f"{batch.number}.json"
-        # Whoever has linked one may have been killed before its name was on the disk, and what is
-        # said of it here is taken for good.
-        manifests = self._path / MANIFESTS
-        if manifests.exists():
-            make_durable([self._path, manifests, *manifests.glob("*")])
-        ends = self._ends()
+        self._begin()
+        manifest = self._manifests / batch.query / f"{batch.number}.json"
         if manifest.exists():
-            check_covered(batch, ends)
+            check_covered(batch, self._ends())
             return SKIPPED
         folder = self._path / "data" / batch.query / str(batch.number)
-        if not folder.exists():
-            staged = self._stage(batch, write)
-            refuse_rows_in_table(batch, written_files(staged), ends)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                staged.rename(folder)
-            except OSError as error:
-                raise JobError(f"{folder}: another process writes this batch: {error}") from error
-            self._reached("renamed")
-        elif json.loads((folder / RANGES).read_text()) != batch.describe():
-            raise JobError(
-                f"{folder}: a try that wasn't finished has left another plan of batch "
-                f"{batch.number} there: the checkpoint was restored, or has lost its newest files; "
-                "begin another one"
-            )
-        make_durable(folders_between(self._path, folder.parent))
-        files = written_files(folder)
-        # Renamed by a try before: another checkpoint may have come in between.
-        refuse_rows_in_table(batch, files, ends)
-        ends |= {numbering_key(each): each.end for each in batch.ranges}
-        self._publish(manifest, batch, files, ends)
+        # None: a try before has renamed it. Another checkpoint may have brought its messages since.
+        staged = None if folder.exists() else self._stage(batch, write)
+        with locked(self._manifests / LOCK):
+            # Meanwhile, another process may have begun.
+            refuse_other_format(self._path, DELTA_LOG, "delta")
+            ends = self._ends()
+            if staged is None:
+                self._check_plan(folder, batch)
+            refuse_rows_in_table(self._path, batch, written_files(staged or folder), ends)
+            if staged is not None:
+                self._rename(staged, folder)
+            make_durable(folders_between(self._path, folder.parent))
+            files = written_files(folder)
+            self._publish(manifest, batch, files, ends | new_ends(batch, ends))
         self._reached("committed")
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._path / STAGING / batch.query)
@@ -114,6 +112,33 @@ class ParquetSink:
             files=len(files),
             bytes=sum(file.bytes for file in files),
         )
+
+    def _begin(self) -> None:
+        refuse_other_format(self._path, DELTA_LOG, "delta")
+        if self._has_begun:
+            return
+        begin_folder(self._path)
+        # Before there are any files: a reader that finds no manifests takes a folder for one of
+        # plain Parquet, and would read what isn't committed.
+        self._manifests.mkdir(exist_ok=True)
+        make_durable([self._path])
+        self._has_begun = True
+
+    def _check_plan(self, folder: Path, batch: TableBatch) -> None:
+        if json.loads((folder / RANGES).read_text()) != batch.describe():
+            raise JobError(
+                f"{folder}: a try that wasn't finished has left another plan of batch "
+                f"{batch.number} there: the checkpoint was restored, or has lost its newest files; "
+                "begin another one"
+            )
+
+    def _rename(self, staged: Path, folder: Path) -> None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            staged.rename(folder)
+        except OSError as error:
+            raise JobError(f"{folder}: another process writes this batch: {error}") from error
+        self._reached("renamed")
 
     def _stage(self, batch: TableBatch, write: WriteFiles) -> Path:
         name = f"{batch.number}-{uuid.uuid4().hex}"
@@ -166,14 +191,16 @@ class ParquetSink:
     def _ends(self) -> dict[str, int]:
         """How far the table has each numbering's messages: the newest manifest of each query has
         this for all that came before."""
+        queries = [query for query in self._manifests.glob("*") if query.is_dir()]
+        # Whoever has linked one may have been killed before its name was on the disk, and what is
+        # said of it here is taken for good.
+        make_durable([self._path, self._manifests, *queries])
         found: dict[str, int] = {}
-        for manifest in self._newest_manifests():
-            for key, end in _read_manifest(manifest)["ends"].items():
+        for query in queries:
+            manifests = [*query.glob("*.json")]
+            if not manifests:
+                continue
+            newest = max(manifests, key=lambda each: int(each.stem))
+            for key, end in _read_manifest(newest)["ends"].items():
                 found[key] = max(end, found.get(key, 0))
         return found
-
-    def _newest_manifests(self) -> Iterator[Path]:
-        for query in (self._path / MANIFESTS).glob("*"):
-            manifests = [*query.glob("*.json")]
-            if manifests:
-                yield max(manifests, key=lambda each: int(each.stem))
