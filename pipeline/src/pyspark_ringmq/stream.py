@@ -203,18 +203,24 @@ class _Driver:
         begins, ends = {}, {}
         for queue, bounds in now.items():
             at = start.get(queue)
-            loss = None if at is None else loss_of(queue, at, bounds)
+            if at is None:
+                if bounds is None or not self._may_begin(queue):
+                    continue
+                # Of a new queue all is read (`offsets.ranges`). If its beginning is gone, that is
+                # said now: a batch that is planned keeps its range.
+                at = bounds.offset(0)
+            loss = loss_of(queue, at, bounds)
             if loss is not None:
                 self._report(loss)
-            if bounds is None or (at is None and self._target is not None):
-                # Deleted; or newer than all that this query is to read.
+            if bounds is None:
+                # Deleted.
                 continue
-            if loss is not None and at != bounds.offset(at.position if at else 0):
+            if loss is not None and at != bounds.offset(at.position):
                 # It goes over to another numbering, in a batch without rows of this queue.
                 found[queue] = after_loss(loss, bounds)
                 continue
             # A query that may skip counts its limits from behind the loss on.
-            begins[queue] = after_loss(loss, bounds) if loss else at or bounds.offset(0)
+            begins[queue] = after_loss(loss, bounds) if loss else at
             ends[queue] = self._end_of(queue, begins[queue], bounds)
         self.hold({queue: at for queue, at in begins.items() if queue not in start})
         if isinstance(limit, ReadAllAvailable):
@@ -222,6 +228,11 @@ class _Driver:
         if self._waits(begins, ends):
             return found
         return found | self._limited(begins, ends, limit)
+
+    def _may_begin(self, queue: str) -> bool:
+        """Of a queue that the query doesn't know yet. One that reads what is there, and then ends,
+        leaves out what was declared since."""
+        return self._target is None or queue in self._target
 
     def _waits(self, begins: dict[str, QueueOffset], ends: dict[str, QueueOffset]) -> bool:
         """Whether there is too little for a batch, and the last one isn't long ago. A query that

@@ -133,6 +133,49 @@ def test_a_queue_that_appears_is_read_from_its_beginning(live: LiveNode) -> None
     query.end()
 
 
+def test_available_now_takes_a_queue_that_was_added_to_its_options(live: LiveNode) -> None:
+    """And leaves out one that is declared while it runs."""
+    live.fill("added 1", numbered(2))
+    query = Query(live.address, "added 1")
+    query.trigger()
+    query.end()
+    live.fill("added 2", numbered(3))
+    again = Query(live.address, "", queuePattern="added .*")
+    again.at = query.at
+    again.reader.prepareForTriggerAvailableNow()
+    live.fill("added 3", numbered(1))
+    assert [row["queue"] for row in again.trigger()] == ["added 2"] * 3
+    assert again.trigger() == []
+    assert [live.stat(f"added {number}").messages for number in (1, 2, 3)] == [0, 0, 1]
+    again.end()
+
+
+def test_a_queue_that_appears_without_its_beginning_is_refused_before_a_batch_is_planned(
+    live: LiveNode,
+) -> None:
+    """A batch that is planned has its range for ever."""
+    live.fill("whole", numbered(2))
+    query = Query(live.address, "whole")
+    query.trigger()
+    live.fill("headless", numbered(5))
+    first = Query(live.address, "headless")
+    first.trigger()
+    assert first.trigger() == []
+    first.end()
+    live.publish("headless", numbered(1))
+    again = Query(live.address, "", queues="whole,headless", leaseHolder="again", lease="two")
+    again.at = query.at
+    limit = again.reader.getDefaultReadLimit()
+    assert query.at is not None
+    with pytest.raises(DataLossError, match="'headless': positions 0 to 4"):
+        again.reader.latestOffset(query.at, limit)
+    skips = Query(live.address, "", queues="whole,headless", lease="three", failOnDataLoss="false")
+    skips.at = query.at
+    assert [(row["queue"], row["position"]) for row in skips.trigger()] == [("headless", 5)]
+    for each in (query, again, skips):
+        each.end()
+
+
 # --- leases ---
 
 
