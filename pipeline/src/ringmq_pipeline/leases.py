@@ -46,11 +46,11 @@ def check_leases(options: SourceOptions) -> None:
             # The query says what that means.
             continue
         lease = running_lease(stat, options.lease)
-        if lease is not None and lease.instance != _instance_of(options):
+        if lease is not None and lease.instance != instance_of(options):
             raise _leased(queue, lease.holder, (lease.until_ms - stat.time_ms) / 1000)
 
 
-def _instance_of(options: SourceOptions) -> bytes | None:
+def instance_of(options: SourceOptions) -> bytes | None:
     """What makes sources with the same holder one; None: each is its own."""
     if not options.lease_holder:
         return None
@@ -76,7 +76,7 @@ class Leases:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         # Once for all queues: each process is one holder.
-        self._instance = _instance_of(options) or os.urandom(16)
+        self._instance = instance_of(options) or os.urandom(16)
         self._holder = options.lease_holder or f"{socket.gethostname()}:{os.getpid()}"
 
     def hold(self, queue: str, at: QueueOffset) -> SyncLease:

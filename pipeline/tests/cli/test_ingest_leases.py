@@ -114,3 +114,28 @@ def test_an_ingest_has_the_holder_that_it_was_given(
     tally = ingest(None, job)  # type: ignore[arg-type]
     assert parse(seen).lease_holder == "nightly"
     assert tally == IngestTally()
+
+
+def test_an_ingest_that_fails_in_its_first_batch_leaves_no_lease(
+    live: LiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it take that of another one."""
+    other = hold(live, "not mine", lease="nightly", leaseHolder="other")
+    sources = []
+
+    def fails(spark: object, job: Ingest, source: dict[str, str], *more: object) -> None:
+        mine = {name: source[name] for name in ("lease", "leaseHolder")}
+        sources.append(hold(live, "first batch", **mine))
+        raise RuntimeError("in its first batch")
+
+    monkeypatch.setattr(job_module, "_run", fails)
+    source = {"endpoints": live.address, "queues": "first batch,not mine,no such queue"}
+    source |= {"lease": "nightly"}
+    job = Ingest(source, sink_for("parquet", tmp_path / "table"), tmp_path / "checkpoint")
+    with pytest.raises(RuntimeError, match="in its first batch"):
+        ingest(None, job)  # type: ignore[arg-type]
+    assert live.stat("first batch").leases == ()
+    assert live.stat("first batch").messages == 1
+    assert [lease.holder for lease in live.stat("not mine").leases] == ["other"]
+    for leases in (other, *sources):
+        leases.release()
