@@ -10,7 +10,14 @@ import pytest
 
 from ringmq_pipeline.cli import VERBS, invoke
 from ringmq_pipeline.cli.common import Progress, spark_options
-from ringmq_pipeline.cli.errors import EXIT_GONE, EXIT_LEASED, JobError, explain
+from ringmq_pipeline.cli.errors import (
+    EXIT_FAILED,
+    EXIT_GONE,
+    EXIT_LEASED,
+    EXIT_USAGE,
+    JobError,
+    explain,
+)
 from ringmq_pipeline.offsets import DataLoss, DataLossError
 from ringmq_pipeline.summary import print_summary
 
@@ -59,6 +66,19 @@ def test_errors_of_the_source_are_found_in_those_of_spark() -> None:
     assert found is not None
     assert (found.exit_code, "\n" in found.line) == (EXIT_LEASED, False)
     assert "host:7" in found.line
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        ("ringmq.errors.BadRequestError: a name of more than 255 bytes", EXIT_USAGE),
+        ("ringmq_pipeline.errors.JobError: t: other columns: " + "x" * 900 + " last", EXIT_FAILED),
+    ],
+)
+def test_what_a_user_can_mend_is_whole_and_has_its_code(error: str, exit_code: int) -> None:
+    found = explain(FakeSparkError(f"[STREAM_FAILED] terminated\nTraceback\n{error}\nSQLSTATE: X"))
+    assert found is not None
+    assert (found.line, found.exit_code) == (error.partition(": ")[2], exit_code)
 
 
 def test_a_bug_keeps_its_traceback() -> None:

@@ -33,6 +33,8 @@ class Explained:
     exit_code: int
 
 
+# For their user, and no longer than he needs.
+_OF_JOBS: Final = ("JobError", "RowsInTableError", "BatchBeyondTableError")
 # By name: these come out of Spark as text alone.
 _OF_WORKERS: Final = {
     "DataLossError": EXIT_GONE,
@@ -44,6 +46,8 @@ _OF_WORKERS: Final = {
     "NoQueueError": EXIT_FAILED,
     "OffsetError": EXIT_FAILED,
     "OptionError": EXIT_USAGE,
+    "BadRequestError": EXIT_USAGE,
+    **dict.fromkeys(_OF_JOBS, EXIT_FAILED),
 }
 _RAISED = re.compile(r"^\s*(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 _LINE_CHARACTERS: Final = 600
@@ -76,7 +80,8 @@ def _of_spark(text: str) -> Explained:
     # The last is the outermost: what the others led to.
     for name, line in reversed(raised):
         if name in _OF_WORKERS:
-            return Explained(line[:_LINE_CHARACTERS], _OF_WORKERS[name])
+            short = line if name in _OF_JOBS else line[:_LINE_CHARACTERS]
+            return Explained(short, _OF_WORKERS[name])
     first = text.strip().partition("\n")[0] or "Spark failed without a word"
     if raised:
         first = ": ".join(raised[-1])
