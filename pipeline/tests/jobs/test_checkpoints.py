@@ -1,28 +1,20 @@
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import pytest
+from spark_checkpoints import checkpoint_of
 
 from ringmq_pipeline.errors import JobError
-from ringmq_pipeline.jobs.checkpoints import committed_end, query_of, ranges_of
-from ringmq_pipeline.offsets import QueueOffset, QueueRange, to_json
-
-
-def checkpoint_of(folder: Path, *ends: int, done: int) -> Path:
-    """As Spark 4.3 writes it; the first `done` batches are committed."""
-    for name in ("offsets", "commits"):
-        (folder / name).mkdir()
-    (folder / "metadata").write_text('{"id":"query"}')
-    for number, end in enumerate(ends):
-        offset = json.dumps(to_json({"a": QueueOffset("id", 0, end)}))
-        (folder / "offsets" / str(number)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{offset}')
-        # Beside each file is its checksum.
-        (folder / "offsets" / f".{number}.crc").write_bytes(b"crc")
-        if number < done:
-            (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
-    return folder
+from ringmq_pipeline.jobs.checkpoints import (
+    committed_end,
+    newest_watermark,
+    query_of,
+    ranges_of,
+    times_of,
+)
+from ringmq_pipeline.offsets import QueueRange
 
 
 def test_a_batch_begins_where_the_one_before_ended(tmp_path: Path) -> None:
@@ -41,3 +33,22 @@ def test_a_new_checkpoint_has_committed_nothing(tmp_path: Path) -> None:
     assert committed_end(tmp_path) == {}
     with pytest.raises(JobError, match="no checkpoint"):
         query_of(tmp_path)
+
+
+def test_times_are_of_the_batch_and_the_watermark_of_the_one_behind(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path, 10, 25, done=1, watermark_ms=7, timestamp_ms=9)
+    assert times_of(checkpoint, 1) == (7, 9)
+    assert newest_watermark(checkpoint) == 7
+    assert newest_watermark(tmp_path / "none") == 0
+
+
+@pytest.mark.parametrize("name", ["metadata", "offsets/0", "commits/0"])
+def test_a_file_that_a_power_cut_has_emptied_is_named(name: str, tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path, 10, done=1)
+    (checkpoint / name).write_bytes(b"")
+
+    def read() -> tuple[object, ...]:
+        return query_of(checkpoint), ranges_of(checkpoint, 0), newest_watermark(checkpoint)
+
+    with pytest.raises(JobError, match=re.escape(f"{checkpoint / name}: ")):
+        read()

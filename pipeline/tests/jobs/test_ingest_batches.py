@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from power_cuts import Synced
+from spark_checkpoints import checkpoint_of
 
+from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.jobs import ingest as job_module
-from ringmq_pipeline.jobs.decoding import Decoded
-from ringmq_pipeline.jobs.ingest import Ingest, IngestTally
+from ringmq_pipeline.jobs.decoding import Decoded, Decoding
+from ringmq_pipeline.jobs.ingest import Ingest, IngestTally, ingest
+from ringmq_pipeline.jobs.ingest_notes import FILE, read_note
 from ringmq_pipeline.offsets import QueueOffset, to_json
-from ringmq_pipeline.sinks.batches import SKIPPED, Committed, TableBatch, WriteFiles
+from ringmq_pipeline.sinks.batches import (
+    SKIPPED,
+    Committed,
+    RowsInTableError,
+    TableBatch,
+    WriteFiles,
+)
 
 
 class Frame:
@@ -45,50 +58,141 @@ class Frame:
 
 
 class Table:
-    def __init__(self, frame: Frame, has_it: bool) -> None:
+    def __init__(self, frame: Frame, has_it: bool = False, fails: Exception | None = None) -> None:
         self._frame = frame
         self._has_it = has_it
+        self._fails = fails
+        self.committed: list[int] = []
 
     def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
+        if self._fails is not None:
+            raise self._fails
         if self._has_it:
             return SKIPPED
         self._frame.read += 1
+        self.committed.append(batch.number)
         return Committed(rows=1)
 
 
+Process = Callable[..., None]
+
+
 @pytest.fixture
-def process(monkeypatch: pytest.MonkeyPatch) -> Callable[[Ingest, Frame], None]:
+def process(monkeypatch: pytest.MonkeyPatch) -> Process:
     def decode(frame: Any, *how: object) -> Decoded:
         return Decoded(frame, frame)
 
     monkeypatch.setattr(job_module, "decode", decode)
-    monkeypatch.setattr(job_module, "query_of", lambda checkpoint: "query")
-    monkeypatch.setattr(job_module, "ranges_of", lambda checkpoint, number: ())
 
-    def run(job: Ingest, frame: Any) -> None:
-        job_module._process(job, IngestTally())(frame, 3)
+    def run(job: Ingest, frame: Any, number: int = 1) -> None:
+        job_module._process(job, IngestTally())(frame, number)
 
     return run
 
 
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return checkpoint_of(tmp_path, 10, 25, 30, done=1)
+
+
 @pytest.mark.parametrize(("table_has", "quarantine_has"), [*product((False, True), repeat=2)])
 def test_a_batch_with_state_is_read_even_if_its_tables_have_it(
-    process: Callable[[Ingest, Frame], None], table_has: bool, quarantine_has: bool
+    process: Process, checkpoint: Path, table_has: bool, quarantine_has: bool
 ) -> None:
     """Spark writes what a batch adds to the state while it reads the batch."""
     frame = Frame()
     table, quarantine = Table(frame, table_has), Table(frame, quarantine_has)
-    process(Ingest({}, table, Path("c"), quarantine=quarantine, dedupe_window="1 hour"), frame)
+    process(Ingest({}, table, checkpoint, quarantine=quarantine, dedupe_window="1 hour"), frame)
     assert frame.read >= 1
 
 
 def test_a_batch_without_state_is_not_read_if_its_table_has_it(
-    process: Callable[[Ingest, Frame], None],
+    process: Process, checkpoint: Path
 ) -> None:
     """Its messages may be gone by now."""
     frame = Frame()
-    process(Ingest({}, Table(frame, True), Path("c")), frame)
+    process(Ingest({}, Table(frame, True), checkpoint), frame)
     assert frame.read == 0
+
+
+@pytest.mark.parametrize("other", [(Decoding.TEXT, ""), (Decoding.JSON, "id STRING")])
+def test_a_batch_that_a_table_may_have_is_ended_with_its_decoding(
+    process: Process, checkpoint: Path, other: tuple[Decoding, str]
+) -> None:
+    """Else the quarantine skips it by its number, whatever is bad by the other one."""
+    frame = Frame()
+    full = Table(frame, fails=OSError("the disk is full"))
+    quarantine, table = Table(frame), Table(frame)
+    first = Ingest(
+        {}, full, checkpoint, quarantine=quarantine, decoding=Decoding.JSON, value_schema="id INT"
+    )
+    second = replace(first, table=table, decoding=other[0], value_schema=other[1])
+    with pytest.raises(OSError, match="full"):
+        process(first, frame)
+    with pytest.raises(JobError, match="batch 1 was begun with --decode json --value-schema 'id"):
+        process(second, frame)
+    assert (quarantine.committed, table.committed) == ([1], [])
+    process(replace(first, table=table), frame)
+    process(second, frame, 2)
+    assert table.committed == [1, 2]
+
+
+def test_a_batch_is_noted_on_the_disk_before_a_table_has_it(
+    process: Process, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Looks(Table):
+        def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
+            seen.append((synced.lacks(checkpoint / FILE, checkpoint), read_note(checkpoint).decode))
+            return super().commit(batch, write)
+
+    synced = Synced(monkeypatch)
+    frame = Frame()
+    quarantine = Looks(frame)
+    job = Ingest({}, Table(frame), checkpoint, quarantine=quarantine, decoding=Decoding.TEXT)
+    process(job, frame)
+    assert seen == [([], "text")]
+
+
+def test_a_quarantine_that_has_the_rows_is_not_the_tables_to_skip(
+    process: Process, checkpoint: Path
+) -> None:
+    """What the main table lacks would be skipped with them."""
+    frame = Frame()
+    table, has_them = Table(frame), Table(frame, fails=RowsInTableError("a", 12, 20))
+    with pytest.raises(JobError, match="'a': the quarantine has positions 12 to 19") as told:
+        process(Ingest({}, table, checkpoint, quarantine=has_them), frame)
+    assert "startingOffsets" not in str(told.value)
+    assert "give another --quarantine" in str(told.value)
+    assert table.committed == []
+
+
+def test_a_batch_that_spark_would_drop_is_in_no_table(process: Process, tmp_path: Path) -> None:
+    """Its watermark never falls, also when the clock does."""
+    checkpoint = checkpoint_of(tmp_path, 10, 25, 25, done=1, watermark_ms=9000, timestamp_ms=1500)
+    frame = Frame()
+    table = Table(frame)
+    with pytest.raises(JobError, match=r"begins 7\.500 s after now.*another --checkpoint"):
+        process(Ingest({}, table, checkpoint, dedupe_window="1 hour"), frame)
+    assert (table.committed, frame.read) == ([], 0)
+    # It has no messages.
+    process(Ingest({}, table, checkpoint, dedupe_window="1 hour"), frame, 2)
+    process(Ingest({}, table, checkpoint), frame)
+    assert table.committed == [2, 1]
+
+
+def test_an_ingest_does_not_plan_a_batch_while_the_clock_is_behind_its_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is planned keeps its time; so waiting helps before."""
+    monkeypatch.setattr(job_module, "_run", lambda *parts: pytest.fail("it was started"))
+    ahead_ms = int(time.time() * 1000) + 3_600_000
+    checkpoint = checkpoint_of(tmp_path, 10, done=1, watermark_ms=ahead_ms)
+    source = {"endpoints": "127.0.0.1:1", "queue": "a"}
+    job = Ingest(source, Table(Frame()), checkpoint, dedupe_window="1 hour")
+    with pytest.raises(JobError, match=r"begins 3\d{3}\.\d+ s after now.* Wait"):
+        ingest(None, job)  # type: ignore[arg-type]
 
 
 def lag(**source: object) -> int:
@@ -110,3 +214,20 @@ def test_an_offset_that_spark_does_not_know_yet_leaves_the_lag(
 ) -> None:
     known = {"latestOffset": "{}", "endOffset": "{}"}
     assert lag(**known | {which: nothing}) == 7
+
+
+@pytest.mark.parametrize(("every_s", "interrupted"), [(None, True), (1.0, False)])
+def test_an_ingest_of_what_is_there_that_is_ended_before_is_interrupted(
+    every_s: float | None, interrupted: bool, tmp_path: Path
+) -> None:
+    """One that goes on can't end otherwise."""
+    spark, tally = MagicMock(), IngestTally()
+    writer = spark.readStream.format().options().load().writeStream.queryName().option()
+    query = writer.foreachBatch().trigger().start()
+    query.lastProgress = None
+    job = Ingest({}, Table(Frame()), tmp_path, every_s=every_s)
+    for is_done in (True, False):
+        query.awaitTermination.return_value = is_done
+        job_module._run(spark, job, {"leaseHolder": "me"}, tally, lambda _: None, lambda: True)
+        assert tally.is_interrupted == (interrupted and not is_done)
+    assert query.stop.call_count == 2

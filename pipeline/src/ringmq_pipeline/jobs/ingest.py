@@ -19,13 +19,21 @@ from typing import TYPE_CHECKING, Any
 import ringmq
 from ringmq_pipeline import options as source_options
 from ringmq_pipeline.ending import end_query
+from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.jobs.batch_checks import (
+    check_batch_time,
+    check_clock,
+    check_columns,
+    check_table,
+)
 from ringmq_pipeline.jobs.checkpoints import committed_end, query_of, ranges_of
-from ringmq_pipeline.jobs.decoding import Decoding, decode, without_repeats
+from ringmq_pipeline.jobs.decoding import Decoded, Decoding, decode, without_repeats
+from ringmq_pipeline.jobs.ingest_notes import Note, read_note, write_note
 from ringmq_pipeline.leases import SourceLeasedError
 from ringmq_pipeline.offsets import from_json
 from ringmq_pipeline.session import spark_name
 from ringmq_pipeline.sinks import Sink
-from ringmq_pipeline.sinks.batches import Committed, TableBatch, WriteFiles
+from ringmq_pipeline.sinks.batches import Committed, RowsInTableError, TableBatch, WriteFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +48,8 @@ POLL_S = 1
 @dataclass(frozen=True, slots=True)
 class Ingest:
     """`source`: options of the source `ringmq`. `every_s`: between triggers; None: what is there
-    now, and then the end. `quarantine`: for bodies that can't be decoded."""
+    now, and then the end. `quarantine`: for bodies that can't be decoded. `table_folder`: where
+    `table` is, to look at it before a batch; None: it isn't looked at."""
 
     source: Mapping[str, str]
     table: Sink
@@ -50,11 +59,13 @@ class Ingest:
     value_schema: str = ""
     quarantine: Sink | None = None
     dedupe_window: str = ""
+    table_folder: Path | None = None
 
 
 @dataclass(slots=True)
 class IngestTally:
-    """What an ingest has done so far; `lag`: positions behind, as of the last trigger."""
+    """What an ingest has done so far; `lag`: positions behind, as of the last trigger.
+    `is_interrupted`: it was to take what is there, and was ended before."""
 
     batches: int = 0
     batches_skipped: int = 0
@@ -62,6 +73,7 @@ class IngestTally:
     bytes: int = 0
     rows_quarantined: int = 0
     lag: int = 0
+    is_interrupted: bool = False
     ends: dict[str, int] = field(default_factory=dict)
 
     def add(self, done: Committed) -> None:
@@ -86,6 +98,11 @@ def ingest(
         options = replace(options, lease_holder=holder)
     # Without regard to the letters' case, as Spark takes options: ours comes last.
     source = {**job.source, "leaseHolder": options.lease_holder}
+    if (job.checkpoint / "metadata").exists():
+        # Of a file that can't be read, Spark doesn't say the name.
+        query_of(job.checkpoint)
+    if job.dedupe_window:
+        check_clock(job.checkpoint)
     tally = IngestTally()
     try:
         _run(spark, job, source, tally, show, ends)
@@ -120,6 +137,7 @@ def _run(
             _note_lag(query, tally)
             show(tally)
             if ends():
+                tally.is_interrupted = job.every_s is None
                 break
         _note_lag(query, tally)
         show(tally)
@@ -131,27 +149,57 @@ def _process(job: Ingest, tally: IngestTally) -> Callable[[DataFrame, int], None
     def process(frame: DataFrame, number: int) -> None:
         batch = TableBatch(query_of(job.checkpoint), number, ranges_of(job.checkpoint, number))
         decoded = decode(frame, job.decoding, job.value_schema)
+        note = _begin(job, batch, decoded)
         if decoded.bad is None or job.quarantine is None:
             done = job.table.commit(batch, files_of(decoded.good))
-            tally.add(done)
             is_read = not done.skipped
         else:
             # Both are read from it: else the queue would be read twice.
             frame.persist()
             try:
                 # First: a batch that is in the table is done.
-                bad = job.quarantine.commit(batch, files_of(decoded.bad))
+                bad = _to_quarantine(job.quarantine, batch, decoded.bad)
                 tally.rows_quarantined += bad.rows
                 done = job.table.commit(batch, files_of(decoded.good))
-                tally.add(done)
             finally:
                 frame.unpersist()
             is_read = not (bad.skipped and done.skipped)
+        tally.add(done)
+        if done.rows or done.skipped:
+            write_note(job.checkpoint, replace(note, in_table=number))
         if job.dedupe_window and not is_read:
             # Spark keeps the ids that it has seen only if the batch is read.
             frame.write.format("noop").mode("overwrite").save()
 
     return process
+
+
+def _begin(job: Ingest, batch: TableBatch, decoded: Decoded) -> Note:
+    """What can be refused is refused before a table has a part of the batch."""
+    note = read_note(job.checkpoint)
+    note.check_decoding(batch.number, job.decoding.value, job.value_schema)
+    if job.dedupe_window:
+        check_batch_time(job.checkpoint, batch)
+    if job.table_folder is not None:
+        check_table(job.table_folder, note, batch)
+        if decoded.bad is not None:
+            check_columns(job.table_folder, decoded.good.schema)
+    begun = replace(
+        note, batch=batch.number, decode=job.decoding.value, value_schema=job.value_schema
+    )
+    write_note(job.checkpoint, begun)
+    return begun
+
+
+def _to_quarantine(quarantine: Sink, batch: TableBatch, bad: DataFrame) -> Committed:
+    try:
+        return quarantine.commit(batch, files_of(bad))
+    except RowsInTableError as error:
+        # Its own advice is to begin behind them. The main table would lack good ones before.
+        raise JobError(
+            f"queue {error.queue!r}: the quarantine has positions {error.first} to "
+            f"{error.end - 1} already, from another checkpoint: give another --quarantine"
+        ) from error
 
 
 def files_of(frame: DataFrame) -> WriteFiles:
