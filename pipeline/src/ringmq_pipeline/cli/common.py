@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,27 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_MASTER: Final = "local[*]"
+
+
+# `s3://bucket/orders`, `file:///lake`, also with one slash, as a path makes of two.
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+class Folder(click.Path):
+    """A folder by its path. An address would name a folder below the working one, and messages
+    would leave their queue for it."""
+
+    def __init__(self, *, exists: bool = False) -> None:
+        super().__init__(exists=exists, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if _ADDRESS.match(str(value)):
+            self.fail(
+                f"{str(value)!r} is an address: folders are given as paths, like /lake/orders",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
 
 
 def pairs(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringmq_pipeline.cli.common import Progress, endpoints_option, pairs, spark_options
+from ringmq_pipeline.cli.common import Folder, Progress, endpoints_option, pairs, spark_options
+from ringmq_pipeline.cli.errors import EXIT_INTERRUPTED
 from ringmq_pipeline.leases import check_leases
 from ringmq_pipeline.option_values import OptionError, duration
 from ringmq_pipeline.options import parse
@@ -25,13 +26,13 @@ ASYNC_PROGRESS = "asyncprogresstracking"
 @click.command()
 @click.option("--queue", required=True, help="The queue, or several with commas.")
 @endpoints_option
-@click.option("--to", type=click.Path(path_type=Path), required=True, help="The table's folder.")
+@click.option("--to", type=Folder(), required=True, help="The table's folder.")
 @click.option(
     "--format", "kind", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True
 )
 @click.option(
     "--checkpoint",
-    type=click.Path(path_type=Path),
+    type=Folder(),
     required=True,
     help="The folder that says how far this ingest has come. One for each table.",
 )
@@ -47,7 +48,7 @@ ASYNC_PROGRESS = "asyncprogresstracking"
 @click.option("--value-schema", default="", metavar="DDL", help="Of JSON objects: 'a INT, ...'.")
 @click.option(
     "--quarantine",
-    type=click.Path(path_type=Path),
+    type=Folder(),
     help="The table of messages that can't be decoded.",
 )
 @click.option(
@@ -81,11 +82,12 @@ def command(
     master: str,
     conf: dict[str, str],
     quiet: bool,
-) -> None:
+) -> int:
     """Messages from queues to a table, each one once.
 
     They leave the queue when the table has them for good."""
-    _check(once, every, decode, value_schema, to, quarantine, source | conf)
+    _check(once, every, decode, value_schema, source | conf, quarantine=quarantine is not None)
+    _check_folders(to, checkpoint, quarantine)
     settings = {"endpoints": endpoints, "queues": queue} | source
     # Spark takes seconds to start.
     check_leases(parse(settings))
@@ -103,6 +105,7 @@ def command(
         value_schema=value_schema,
         quarantine=None if quarantine is None else sink_for(kind, quarantine),
         dedupe_window=dedupe_window,
+        table_folder=to,
     )
     began, progress = time.monotonic(), Progress(quiet=quiet)
     asked = False
@@ -124,6 +127,11 @@ def command(
             progress.end()
             for number, handler in before.items():
                 signal.signal(number, handler)
+    _sum_up(tally, time.monotonic() - began)
+    return EXIT_INTERRUPTED if tally.is_interrupted else 0
+
+
+def _sum_up(tally: IngestTally, took_s: float) -> None:
     print_summary(
         "ingest",
         rows=tally.rows,
@@ -131,9 +139,10 @@ def command(
         batches=tally.batches,
         batches_skipped=tally.batches_skipped,
         rows_quarantined=tally.rows_quarantined,
-        lag=tally.lag,
+        # Before the first batch, nobody has counted.
+        lag=None if tally.is_interrupted and not tally.batches else tally.lag,
         ends=tally.ends,
-        seconds=round(time.monotonic() - began, 3),
+        seconds=round(took_s, 3),
     )
 
 
@@ -142,18 +151,14 @@ def _check(
     every: str | None,
     decode: str,
     value_schema: str,
-    to: Path,
-    quarantine: Path | None,
     settings: dict[str, str],
+    *,
+    quarantine: bool,
 ) -> None:
     if once and every is not None:
         raise click.UsageError("--once ends, and --every goes on: give one of them")
-    if (decode == "none") != (quarantine is None):
+    if (decode == "none") == quarantine:
         raise click.UsageError("--decode and --quarantine belong together: bad bodies go there")
-    if quarantine is not None and quarantine.resolve() == to.resolve():
-        raise click.UsageError(
-            "--quarantine is the table of --to: only one of the two would be kept"
-        )
     if value_schema and decode != "json":
         raise click.UsageError("--value-schema is of --decode json")
     for name in settings:
@@ -161,3 +166,26 @@ def _check(
             raise OptionError(
                 name, "with it, Spark notes a batch as done before it is: messages would be lost"
             )
+
+
+def _check_folders(to: Path, checkpoint: Path, quarantine: Path | None) -> None:
+    if quarantine is not None and quarantine.resolve() == to.resolve():
+        raise click.UsageError(
+            "--quarantine is the table of --to: only one of the two would be kept"
+        )
+    folders = {"--to": to, "--quarantine": quarantine, "--checkpoint": checkpoint}
+    for table in ("--to", "--quarantine"):
+        for name, folder in folders.items():
+            if name != table and _belongs_to(folders[table], folder):
+                raise click.UsageError(
+                    f"{name} is in the folder of {table}: a vacuum of that table would delete it. "
+                    "Give it a folder beside the table, or one there whose name begins with _"
+                )
+
+
+def _belongs_to(table: Path | None, folder: Path | None) -> bool:
+    """Whether the table's own cleaning takes the folder for one of its own."""
+    if table is None or folder is None or not folder.resolve().is_relative_to(table.resolve()):
+        return False
+    below = folder.resolve().relative_to(table.resolve()).parts
+    return not below or not below[0].startswith("_")
