@@ -49,6 +49,7 @@ with spark_session("queue to table", master="local[2]") as spark:
     job = Ingest(
         source={"endpoints": seeds, "queues": QUEUE},
         table=sink_for("delta", folder / "orders"),
+        table_folder=folder / "orders",
         checkpoint=folder / "checkpoint",
         decoding=Decoding.JSON,
         value_schema="id BIGINT, country STRING, amount DOUBLE",

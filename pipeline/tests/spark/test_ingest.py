@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,6 +123,62 @@ def test_a_batch_that_both_tables_have_keeps_the_ids_that_it_had(
     summary = json.loads(capsys.readouterr().out)
     assert (summary["batches"], summary["batches_skipped"], summary["rows"]) == (2, 1, 1)
     assert positions(DeltaTable(tmp_path / "table").file_uris()) == [0, 3]
+
+
+@evidence
+@pytest.mark.logs("There was an exception while executing the Python Proxy")
+@pytest.mark.usefixtures("spark")
+def test_a_schema_that_is_refused_and_changed_back_loses_no_message(
+    live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = "ingest flip"
+    words = ["--decode", "json", "--quarantine", str(tmp_path / "bad"), "--value-schema"]
+    live.fill(queue, [b'{"id": 1}', b'{"id": "x"}'])
+    assert ingest(live, queue, tmp_path, *words, "id BIGINT") == 0
+    live.publish(queue, [b'{"id": 2}', b'{"id": "abc"}', b"\xff"])
+    assert ingest(live, queue, tmp_path, *words, "id STRING, x INT") == 1
+    told = capsys.readouterr().err
+    assert "value: struct<id long> there, struct<id string, x integer> now" in told
+    assert ingest(live, queue, tmp_path, *words, "id BIGINT") == 0
+    assert positions(DeltaTable(tmp_path / "table").file_uris()) == [0, 2]
+    assert positions(DeltaTable(tmp_path / "bad").file_uris()) == [1, 3, 4]
+    assert live.stat(queue).messages == 0
+
+
+@evidence
+@pytest.mark.logs("There was an exception while executing the Python Proxy")
+@pytest.mark.usefixtures("spark")
+def test_a_table_that_was_deleted_gets_no_hole(
+    live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = "ingest deleted"
+    live.fill(queue, numbered(4))
+    assert ingest(live, queue, tmp_path) == 0
+    shutil.rmtree(tmp_path / "table")
+    live.publish(queue, numbered(3))
+    for _ in range(2):
+        # Its lease is free again.
+        assert ingest(live, queue, tmp_path) == 1
+        assert "no batch of this checkpoint" in capsys.readouterr().err
+    assert live.stat(queue).messages == 3
+
+
+@evidence
+@pytest.mark.usefixtures("spark")
+def test_a_clock_that_was_ahead_loses_no_message(
+    live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue, window = "ingest clock", ("--dedupe-window", "10 seconds")
+    live.fill(queue, numbered(1), Properties(message_id="a"))
+    assert ingest(live, queue, tmp_path, *window) == 0
+    done = max((tmp_path / "checkpoint/commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    ahead_ms = int(time.time() * 1000) + 7_200_000
+    done.write_text(f'v1\n{{"nextBatchWatermarkMs":{ahead_ms}}}')
+    done.with_name(f".{done.name}.crc").unlink()
+    live.publish(queue, numbered(3), Properties(message_id="b"))
+    assert ingest(live, queue, tmp_path, *window) == 1
+    assert "the clock was ahead" in capsys.readouterr().err
+    assert live.stat(queue).messages == 3
 
 
 @pytest.mark.parametrize("schema", ["id BIGINT", ""])
