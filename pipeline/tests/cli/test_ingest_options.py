@@ -57,6 +57,11 @@ def test_paths_with_a_colon_are_paths(name: str) -> None:
     assert Folder().convert(name, None, None) == Path(name)
 
 
+def test_a_store_is_given_by_its_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["scan", "--store", "a=s3://bucket/a"]) == 2
+    assert "'s3://bucket/a' is an address" in capsys.readouterr().err
+
+
 def test_no_verb_takes_an_address_for_the_folder_it_writes() -> None:
     context = click.Context(commands)
     for name in {*VERBS} - {"replay", "salvage"}:

@@ -12,15 +12,18 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
+import pyarrow
 import pytest
+from deltalake import write_deltalake
 from power_cuts import Synced
+from pyspark.sql.types import StringType, StructField, StructType
 from spark_checkpoints import checkpoint_of
 
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.jobs import ingest as job_module
 from ringmq_pipeline.jobs.decoding import Decoded, Decoding
 from ringmq_pipeline.jobs.ingest import Ingest, IngestTally, ingest
-from ringmq_pipeline.jobs.ingest_notes import FILE, read_note
+from ringmq_pipeline.jobs.ingest_notes import FILE, Note, read_note, write_note
 from ringmq_pipeline.offsets import QueueOffset, to_json
 from ringmq_pipeline.sinks.batches import (
     SKIPPED,
@@ -36,6 +39,10 @@ class Frame:
 
     def __init__(self) -> None:
         self.read = 0
+
+    @property
+    def schema(self) -> StructType:
+        return StructType([StructField("value", StringType())])
 
     @property
     def write(self) -> Frame:
@@ -58,8 +65,11 @@ class Frame:
 
 
 class Table:
-    def __init__(self, frame: Frame, has_it: bool = False, fails: Exception | None = None) -> None:
+    def __init__(
+        self, frame: Frame, has_it: bool = False, fails: Exception | None = None, rows: int = 1
+    ) -> None:
         self._frame = frame
+        self._rows = rows
         self._has_it = has_it
         self._fails = fails
         self.committed: list[int] = []
@@ -71,7 +81,7 @@ class Table:
             return SKIPPED
         self._frame.read += 1
         self.committed.append(batch.number)
-        return Committed(rows=1)
+        return Committed(rows=self._rows)
 
 
 Process = Callable[..., None]
@@ -153,6 +163,32 @@ def test_a_batch_is_noted_on_the_disk_before_a_table_has_it(
     job = Ingest({}, Table(frame), checkpoint, quarantine=quarantine, decoding=Decoding.TEXT)
     process(job, frame)
     assert seen == [([], "text")]
+
+
+def test_a_batch_that_the_table_would_refuse_is_in_no_quarantine(
+    process: Process, checkpoint: Path, tmp_path: Path
+) -> None:
+    frame = Frame()
+    write_deltalake(tmp_path / "table", pyarrow.table({"value": [1]}))
+    quarantine, table = Table(frame), Table(frame)
+    job = Ingest({}, table, checkpoint, quarantine=quarantine, table_folder=tmp_path / "table")
+    with pytest.raises(JobError, match="value: long there, string now"):
+        process(job, frame)
+    assert (quarantine.committed, read_note(checkpoint)) == ([], Note())
+
+
+@pytest.mark.parametrize(("has_it", "rows", "noted"), [(False, 1, 1), (True, 1, 1), (False, 0, 0)])
+def test_the_newest_batch_with_rows_is_noted_and_a_table_without_it_refused(
+    process: Process, checkpoint: Path, tmp_path: Path, has_it: bool, rows: int, noted: int
+) -> None:
+    frame = Frame()
+    write_note(checkpoint, Note(in_table=0))
+    process(Ingest({}, Table(frame, has_it, rows=rows), checkpoint), frame)
+    assert read_note(checkpoint).in_table == noted
+    table = Table(frame)
+    with pytest.raises(JobError, match="no batch of this checkpoint"):
+        process(Ingest({}, table, checkpoint, table_folder=tmp_path / "other"), frame, 2)
+    assert table.committed == []
 
 
 def test_a_quarantine_that_has_the_rows_is_not_the_tables_to_skip(

@@ -81,7 +81,7 @@ def _stores(
             raise click.BadParameter(
                 f"{text!r} is not NAME=DIR, each name once", context, parameter
             )
-        found[name] = Path(folder)
+        found[name] = Folder().convert(folder, parameter, context)
     return found
 
 
