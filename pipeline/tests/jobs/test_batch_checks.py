@@ -79,7 +79,7 @@ def test_other_columns_than_the_tables_are_refused_by_name(tmp_path: Path) -> No
 
 def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_note(tmp_path) == Note()
-    note = Note(3, "json", "id BIGINT", 2)
+    note = Note(3, "--decode json", 2)
     write_note(tmp_path, note)
     assert read_note(tmp_path) == note
     assert [each.name for each in tmp_path.iterdir()] == [FILE]

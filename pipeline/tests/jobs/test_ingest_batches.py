@@ -125,9 +125,16 @@ def test_a_batch_without_state_is_not_read_if_its_table_has_it(
     assert frame.read == 0
 
 
-@pytest.mark.parametrize("other", [(Decoding.TEXT, ""), (Decoding.JSON, "id STRING")])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"decoding": Decoding.TEXT, "value_schema": ""},
+        {"value_schema": "id STRING"},
+        {"source": {"Payload": "head:10"}},
+    ],
+)
 def test_a_batch_that_a_table_may_have_is_ended_with_its_decoding(
-    process: Process, checkpoint: Path, other: tuple[Decoding, str]
+    process: Process, checkpoint: Path, other: dict[str, Any]
 ) -> None:
     """Else the quarantine skips it by its number, whatever is bad by the other one."""
     frame = Frame()
@@ -136,7 +143,7 @@ def test_a_batch_that_a_table_may_have_is_ended_with_its_decoding(
     first = Ingest(
         {}, full, checkpoint, quarantine=quarantine, decoding=Decoding.JSON, value_schema="id INT"
     )
-    second = replace(first, table=table, decoding=other[0], value_schema=other[1])
+    second = replace(first, table=table, **other)
     with pytest.raises(OSError, match="full"):
         process(first, frame)
     with pytest.raises(JobError, match="batch 1 was begun with --decode json --value-schema 'id"):
@@ -154,7 +161,9 @@ def test_a_batch_is_noted_on_the_disk_before_a_table_has_it(
 
     class Looks(Table):
         def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
-            seen.append((synced.lacks(checkpoint / FILE, checkpoint), read_note(checkpoint).decode))
+            seen.append(
+                (synced.lacks(checkpoint / FILE, checkpoint), read_note(checkpoint).decoding)
+            )
             return super().commit(batch, write)
 
     synced = Synced(monkeypatch)
@@ -162,7 +171,7 @@ def test_a_batch_is_noted_on_the_disk_before_a_table_has_it(
     quarantine = Looks(frame)
     job = Ingest({}, Table(frame), checkpoint, quarantine=quarantine, decoding=Decoding.TEXT)
     process(job, frame)
-    assert seen == [([], "text")]
+    assert seen == [([], "--decode text")]
 
 
 def test_a_batch_that_the_table_would_refuse_is_in_no_quarantine(

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Of the source: a body that is cut may be another one, or none.
+PAYLOAD = "payload"
+
 # Spark wants whole seconds.
 POLL_S = 1
 
@@ -177,18 +180,29 @@ def _process(job: Ingest, tally: IngestTally) -> Callable[[DataFrame, int], None
 def _begin(job: Ingest, batch: TableBatch, decoded: Decoded) -> Note:
     """What can be refused is refused before a table has a part of the batch."""
     note = read_note(job.checkpoint)
-    note.check_decoding(batch.number, job.decoding.value, job.value_schema)
+    decoding = _decoding_of(job)
+    note.check_decoding(batch.number, decoding)
     if job.dedupe_window:
         check_batch_time(job.checkpoint, batch)
     if job.table_folder is not None:
         check_table(job.table_folder, note, batch)
         if decoded.bad is not None:
             check_columns(job.table_folder, decoded.good.schema)
-    begun = replace(
-        note, batch=batch.number, decode=job.decoding.value, value_schema=job.value_schema
-    )
+    begun = replace(note, batch=batch.number, decoding=decoding)
     write_note(job.checkpoint, begun)
     return begun
+
+
+def _decoding_of(job: Ingest) -> str:
+    """All options that decide which bodies are bad."""
+    words = [f"--decode {job.decoding.value}"]
+    if job.value_schema:
+        words.append(f"--value-schema {job.value_schema!r}")
+    # Without regard to the letters' case, as Spark takes options.
+    words += [
+        f"--option {PAYLOAD}={how}" for name, how in job.source.items() if name.lower() == PAYLOAD
+    ]
+    return " ".join(words)
 
 
 def _to_quarantine(quarantine: Sink, batch: TableBatch, bad: DataFrame) -> Committed:

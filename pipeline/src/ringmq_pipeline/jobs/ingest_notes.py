@@ -20,29 +20,22 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """`batch`: the newest one that a table may have, judged by `decode` and `value_schema`.
-    `in_table`: the newest one of which the main table has rows. -1: none yet, or by a version that
-    didn't note it."""
+    """`batch`: the newest one that a table may have, judged by `decoding`: options, as the user
+    has given them. `in_table`: the newest one of which the main table has rows. -1: none yet, or
+    by a version that didn't note it."""
 
     batch: int = -1
-    decode: str = ""
-    value_schema: str = ""
+    decoding: str = ""
     in_table: int = -1
 
-    def check_decoding(self, number: int, decode: str, value_schema: str) -> None:
+    def check_decoding(self, number: int, decoding: str) -> None:
         """Raises `JobError` if tables may have a part of the batch by another decoding: they skip
         it by its number, and a body that is bad by one and good by the other would be in none."""
-        if number != self.batch or (decode, value_schema) == (self.decode, self.value_schema):
-            return
-        raise JobError(
-            f"batch {number} was begun with {_words(self.decode, self.value_schema)}, and may be "
-            f"in a table by that: end it with the same, and then go on with "
-            f"{_words(decode, value_schema)}"
-        )
-
-
-def _words(decode: str, value_schema: str) -> str:
-    return f"--decode {decode}" + (f" --value-schema {value_schema!r}" if value_schema else "")
+        if number == self.batch and decoding != self.decoding:
+            raise JobError(
+                f"batch {number} was begun with {self.decoding}, and may be in a table by that: "
+                f"end it with the same, and go on with {decoding} then"
+            )
 
 
 def read_note(checkpoint: Path) -> Note:
