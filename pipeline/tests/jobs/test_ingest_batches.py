@@ -205,8 +205,8 @@ def test_a_quarantine_that_has_the_rows_is_not_the_tables_to_skip(
 ) -> None:
     """What the main table lacks would be skipped with them."""
     frame = Frame()
-    table, has_them = Table(frame), Table(frame, fails=RowsInTableError("a", 12, 20))
-    with pytest.raises(JobError, match="'a': the quarantine has positions 12 to 19") as told:
+    table, has_them = Table(frame), Table(frame, fails=RowsInTableError(Path("/bad"), "a", 12, 20))
+    with pytest.raises(JobError, match=r"^/bad: .*'a'.*12 to 19") as told:
         process(Ingest({}, table, checkpoint, quarantine=has_them), frame)
     assert "startingOffsets" not in str(told.value)
     assert "give another --quarantine" in str(told.value)

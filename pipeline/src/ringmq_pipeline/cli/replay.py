@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringmq_pipeline.cli.common import Progress, endpoints_option, pairs, spark_options
+from ringmq_pipeline.cli.common import (
+    Folder,
+    Progress,
+    endpoints_option,
+    pairs,
+    spark_options,
+)
 from ringmq_pipeline.option_values import OptionError
 from ringmq_pipeline.summary import print_summary
 
@@ -23,7 +29,7 @@ PARALLEL = 4
 @click.option(
     "--from",
     "source",
-    type=click.Path(path_type=Path, exists=True),
+    type=Folder(exists=True),
     required=True,
     help="A Delta table, a table with manifests, or Parquet files; with a column `body`.",
 )

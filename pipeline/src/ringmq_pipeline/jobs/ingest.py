@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import ringmq
 from ringmq_pipeline import options as source_options
 from ringmq_pipeline.ending import end_query
-from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.jobs.batch_checks import (
     check_batch_time,
     check_clock,
@@ -210,10 +209,7 @@ def _to_quarantine(quarantine: Sink, batch: TableBatch, bad: DataFrame) -> Commi
         return quarantine.commit(batch, files_of(bad))
     except RowsInTableError as error:
         # Its own advice is to begin behind them. The main table would lack good ones before.
-        raise JobError(
-            f"queue {error.queue!r}: the quarantine has positions {error.first} to "
-            f"{error.end - 1} already, from another checkpoint: give another --quarantine"
-        ) from error
+        raise error.without_advice() from error
 
 
 def files_of(frame: DataFrame) -> WriteFiles:

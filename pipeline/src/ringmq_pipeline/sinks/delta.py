@@ -6,7 +6,7 @@ read: so of two drivers that try the same batch, or batches of the same messages
 reads the table anew, and says what it finds there.
 
 Nothing is ever deleted or overwritten. Each try writes to a folder of its own. The folder of a try
-that ended before its commit is no part of the table; `DeltaTable.vacuum` removes it.
+that ended before its commit is no part of the table; `DeltaTable.vacuum(full=True)` removes it.
 """
 
 from __future__ import annotations
