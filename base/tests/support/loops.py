@@ -24,36 +24,27 @@ R = TypeVar("R")
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
-def _is_late(loop: asyncio.AbstractEventLoop, callback: object) -> bool:
-    """grpc.aio has one thread for all loops of a process, and a test's loop is one of many. The
-    completion of a call may come when the call's loop is closed. Then the loop of a later test
-    takes it from that thread, hands it on, and would fail in the middle of its own completions."""
-    of_grpc = str(getattr(callback, "__module__", "")).startswith("grpc.")
-    return of_grpc and loop.is_closed()
+def _outlived_by_grpc(kind: Any) -> LoopFactory:
+    """Loops of this kind, which drop completions of grpc.aio that come when they are closed.
 
+    grpc.aio has one thread for all loops of a process, and a test's loop is one of many. Whichever
+    loop takes a completion from that thread hands it to the loop of its call. If that is an earlier
+    test's, it fails with it, in the middle of its own completions."""
 
-class _UvLoop(uvloop.Loop):
-    def call_soon_threadsafe(  # type: ignore[override]
-        self, callback: Any, *args: Any, context: Any = None
-    ) -> Any:
-        if not _is_late(self, callback):
+    class Loop(kind):  # type: ignore[misc]
+        def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+            of_grpc = str(getattr(callback, "__module__", "")).startswith("grpc.")
+            if of_grpc and self.is_closed():
+                return None
             return super().call_soon_threadsafe(callback, *args, context=context)
-        return None
 
-
-class _AsyncioLoop(asyncio.SelectorEventLoop):
-    def call_soon_threadsafe(  # type: ignore[override]
-        self, callback: Any, *args: Any, context: Any = None
-    ) -> Any:
-        if not _is_late(self, callback):
-            return super().call_soon_threadsafe(callback, *args, context=context)
-        return None
+    return Loop
 
 
 # The client is a library: it runs on the loop of its user, which may be either.
 LOOPS: dict[str, LoopFactory] = {
-    "uvloop": _UvLoop,
-    "asyncio": _AsyncioLoop,
+    "uvloop": _outlived_by_grpc(uvloop.Loop),
+    "asyncio": _outlived_by_grpc(asyncio.SelectorEventLoop),
 }
 
 # The names of the tasks that were still alive when the last `run` ended. The runner cancels them
@@ -63,10 +54,10 @@ left_tasks: list[str] = []
 
 def new_loop() -> asyncio.AbstractEventLoop:
     """A loop of the product's kind, for a test that drives it step by step and closes it."""
-    return _UvLoop()
+    return LOOPS["uvloop"]()
 
 
-def run(work: Coroutine[Any, Any, R], *, on: LoopFactory = _UvLoop) -> R:
+def run(work: Coroutine[Any, Any, R], *, on: LoopFactory = LOOPS["uvloop"]) -> R:
     """As `asyncio.run`, on a new loop of the product's kind; `on` names another kind."""
     with asyncio.Runner(loop_factory=on) as runner:
         try:

@@ -14,6 +14,7 @@ from power_cuts import Synced
 from tables import Killed, batch, ignore, positions, rows
 
 from ringmq_pipeline.sinks import delta_log
+from ringmq_pipeline.sinks.batches import DELTA_LOG
 from ringmq_pipeline.sinks.delta import DeltaSink
 from ringmq_pipeline.sinks.delta_log import DeltaLog
 
@@ -124,7 +125,7 @@ def test_a_garbled_name_of_a_checkpoint_is_none(
     where commits are gone."""
     monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 3)
     fill(tmp_path, range(5))
-    log = tmp_path / delta_log.LOG
+    log = tmp_path / DELTA_LOG
     newest = max(log.glob("*.checkpoint.parquet"))
     for commit in log.glob("*.json"):
         if commit.stem < newest.name.partition(".")[0]:
@@ -158,7 +159,7 @@ def test_two_processes_make_checkpoints_at_once(
     DeltaSink(tmp_path).commit(batch(0, 0, 10), rows(0, 10))
     DeltaSink(tmp_path, overtake).commit(batch(1, 10, 20), rows(10, 20))
     DeltaSink(tmp_path, overtake).commit(batch(2, 20, 30), rows(20, 30))
-    assert [*(tmp_path / delta_log.LOG).glob("*.checkpoint.parquet")]
+    assert [*(tmp_path / DELTA_LOG).glob("*.checkpoint.parquet")]
     found = sorted([*range(30), *(range(5) if goes_on else ())])
     assert positions("delta", tmp_path) == found
     fill(tmp_path, range(3, 9))

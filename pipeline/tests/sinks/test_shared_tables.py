@@ -16,8 +16,8 @@ from power_cuts import Synced
 from tables import Killed, batch, ignore, positions, rows
 
 from ringmq_pipeline.errors import JobError
-from ringmq_pipeline.sinks import Sink, delta_log, parquet
-from ringmq_pipeline.sinks.batches import RowsInTableError, TableBatch
+from ringmq_pipeline.sinks import Sink, parquet
+from ringmq_pipeline.sinks.batches import DELTA_LOG, RowsInTableError, TableBatch
 from ringmq_pipeline.sinks.delta import DeltaSink
 from ringmq_pipeline.sinks.locks import locked
 from ringmq_pipeline.sinks.parquet import MANIFESTS, ParquetSink
@@ -122,7 +122,7 @@ def test_a_folder_that_got_another_format_meanwhile_gets_no_second_one(
 ) -> None:
     def overtake(step: str) -> None:
         if step == "durable":
-            (tmp_path / (MANIFESTS if kind == "delta" else delta_log.LOG)).mkdir()
+            (tmp_path / (MANIFESTS if kind == "delta" else DELTA_LOG)).mkdir()
 
     with pytest.raises(JobError, match="a table of --format"):
         sink(kind, tmp_path, overtake).commit(batch(0, 0, 10), rows(0, 10))
@@ -168,7 +168,7 @@ def test_a_delta_table_may_be_in_folders_of_other_names(name: str, tmp_path: Pat
     path = tmp_path / name / "table"
     DeltaSink(path).commit(batch(0, 0, 10), rows(0, 10))
     assert DeltaSink(path).commit(batch(0, 0, 10), rows(0, 10)).skipped
-    assert len([*(path / delta_log.LOG).iterdir()]) == 2
+    assert len([*(path / DELTA_LOG).iterdir()]) == 2
     assert len(DeltaTable(path).get_add_actions()["path"]) == 2
 
 
@@ -199,7 +199,7 @@ def test_ingests_of_several_queues_begin_one_table_at_once(kind: str, tmp_path: 
         assert not failed
         assert positions(kind, path) == sorted([*range(5)] * 3)
         # A table begins once.
-        commits = (path / delta_log.LOG).glob("*.json")
+        commits = (path / DELTA_LOG).glob("*.json")
         assert sum("metaData" in each.read_text() for each in commits) == (kind == "delta")
 
 

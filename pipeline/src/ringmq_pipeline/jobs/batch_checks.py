@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.jobs.checkpoints import newest_watermark, times_of
 from ringmq_pipeline.jobs.ingest_notes import Note
-from ringmq_pipeline.sinks.batches import TableBatch
+from ringmq_pipeline.sinks.batches import DELTA_LOG, TableBatch
 from ringmq_pipeline.sinks.parquet import MANIFESTS
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _newest_batch(table: Path, query: str) -> int:
 
 def _delta(table: Path) -> DeltaTable | None:
     # Of a folder that isn't there, deltalake makes one.
-    if not (table / "_delta_log").is_dir():
+    if not (table / DELTA_LOG).is_dir():
         return None
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError

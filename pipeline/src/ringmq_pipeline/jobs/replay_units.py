@@ -21,11 +21,16 @@ import pyarrow.parquet
 
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.sink_options import PUBLISHED
-from ringmq_pipeline.sinks.batches import POSITION, QUEUE_COLUMNS, WrittenFile, file_of
+from ringmq_pipeline.sinks.batches import (
+    DELTA_LOG,
+    POSITION,
+    QUEUE_COLUMNS,
+    WrittenFile,
+    file_of,
+)
 from ringmq_pipeline.sinks.parquet import MANIFESTS, STAGING, committed_files
 
 ORDER: Final = (*QUEUE_COLUMNS, POSITION)
-DELTA_LOG: Final = "_delta_log"
 # A folder with one of these is a table, which says itself which of its files count.
 TABLE_MARKS: Final = frozenset({DELTA_LOG, MANIFESTS, STAGING})
 

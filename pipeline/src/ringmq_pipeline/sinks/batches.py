@@ -22,6 +22,8 @@ from ringmq_pipeline.offsets import QueueRange
 WriteFiles = Callable[[Path], int]
 
 POSITION: Final = "position"
+# Of a Delta table. Here, as who looks for it doesn't always need delta-rs.
+DELTA_LOG: Final = "_delta_log"
 # They tell one message from all others, with its position.
 QUEUE_COLUMNS: Final = ("queue", "epoch")
 

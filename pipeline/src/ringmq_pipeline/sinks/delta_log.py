@@ -26,11 +26,10 @@ from typing import Final
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ringmq_pipeline.sinks.batches import make_durable
+from ringmq_pipeline.sinks.batches import DELTA_LOG, make_durable
 
 log = logging.getLogger(__name__)
 
-LOG: Final = "_delta_log"
 HINT: Final = "_last_checkpoint"
 # Readers pass over a folder of this name in a table.
 SCRATCH: Final = "_checkpointing"
@@ -45,7 +44,7 @@ class DeltaLog:
 
     def __init__(self, table: Path, reached: Callable[[str], None]) -> None:
         self._table = table
-        self._log = table / LOG
+        self._log = table / DELTA_LOG
         self._reached = reached
         # The commits up to this one are on the disk, whoever has made them.
         self._durable_version = -1
@@ -71,7 +70,7 @@ class DeltaLog:
             return
         try:
             with self._scratch() as scratch:
-                self._put(self._made(scratch, newest), scratch / LOG / HINT)
+                self._put(self._made(scratch, newest), scratch / DELTA_LOG / HINT)
             DeltaTable(self._table).cleanup_metadata()
         except (OSError, DeltaError) as error:
             log.warning("%s: no checkpoint behind version %d: %s", self._table, newest, error)
@@ -102,7 +101,7 @@ class DeltaLog:
             if time.time() - left.stat().st_mtime > LEFT_S:
                 shutil.rmtree(left)
         scratch = above / uuid.uuid4().hex
-        (scratch / LOG).mkdir(parents=True)
+        (scratch / DELTA_LOG).mkdir(parents=True)
         try:
             yield scratch
         finally:
@@ -110,7 +109,7 @@ class DeltaLog:
 
     def _made(self, scratch: Path, newest: int) -> list[Path]:
         """The files of a checkpoint of a table that has this one's log, from `newest` on."""
-        its = scratch / LOG
+        its = scratch / DELTA_LOG
         if newest >= 0:
             shutil.copy(self._log / HINT, its / HINT)
         for version, file in self._versions():

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.sinks.batches import (
+    DELTA_LOG,
     SKIPPED,
     Committed,
     TableBatch,
@@ -53,8 +54,6 @@ MANIFESTS: Final = "_manifest"
 LOCK: Final = ".lock"
 # In a batch's folder: what the batch was when its files were written.
 RANGES: Final = "_ranges.json"
-# As `delta_log` has it, which isn't loaded for it.
-DELTA_LOG: Final = "_delta_log"
 
 
 def committed_files(path: Path) -> list[Path]:
