@@ -14,7 +14,7 @@ PYTEST = $(BIN)/pytest -n $(WORKERS) --durations=20 --durations-min=2
 # Its tests take as long as they take.
 UNHURRIED := -o faulthandler_timeout=0
 # Tests whose bounds of time are figures of the product, to the letter and one by one.
-TIMED := $(addprefix cluster-tests/processes/test_,held_loop.py failover.py isolated_master.py lazy.py shutdown.py)
+TIMED := $(addprefix cluster-tests/processes/test_,failover.py flapping_link.py held_loop.py isolated_master.py lazy.py shutdown.py)
 # Cases that `test` plays in no more than four of six ways (`cluster-tests/processes/support/halves.py`).
 PLAYED := $(addprefix cluster-tests/processes/test_,queue_suites.py pulls.py length_limits.py)
 # How long each fuzzer of `make evidence` goes on, and `make chaos`.

@@ -120,6 +120,25 @@ def test_of_a_storm_a_lost_disk_is_harmed_until_its_lease_is_over() -> None:
     assert judged(faults, 21.0) == 2.0
 
 
+def test_two_faults_of_one_node_may_be_found_out_one_behind_the_other() -> None:
+    """As in seed 2729, round 39: a master's links flap, and it is cut from its clients."""
+    flap = suffered(10.0, 18.0, "two at once", "Flap(c)", "c")
+    cut = str(Block(0.8, ("c",), ("clients",), both_ways=False, for_s=9.4))
+
+    def late(faults: list[Record], back_at: float) -> bool:
+        return bool(too_long(look_at(history(faults, back_at))))
+
+    together = flap + suffered(10.8, 20.2, "two at once", cut, "c")
+    assert judged(together, 16.9) == 6.9
+    assert not late(together, 16.9)
+    assert late(together, 17.1)
+    # One after the other, of another node, or alone.
+    assert late(flap + suffered(18.1, 20.2, "two at once", cut, "c"), 16.9)
+    assert late(suffered(10.0, 18.0, "flapping cut", "Flap(c)", "c"), 16.9)
+    promote = "Promote(at=1.0, target='c')"
+    assert late(flap + suffered(10.8, 10.9, "two at once", promote, "c"), 16.9)
+
+
 def outcome_of(folder: Path, back_at: float, *, untimed: bool = False) -> Outcome:
     with History(folder / "history.jsonl") as written:
         for record in history(suffered(10.0, 11.0, "kill", "Crash(b)", "b"), back_at):

@@ -9,6 +9,7 @@ lost nothing, brings heartbeats and the answers to them.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import time
@@ -27,6 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 CUT_FOR_S = 7.0
 # The way is cut for so long around the moment at which something is sent again.
 AROUND_S = 0.12
+# Cut for so long, and open for so long.
+FLAPS_EACH_S = 0.28
 # Half the ring time-out (1 s) after a moment in which the way was open, a dial whose first packets
 # are cut off (0.75 s), and a second for all that follows. It was 5 s and more.
 WITHOUT_SERVICE_S_MAX = 3.5
@@ -68,6 +71,41 @@ class Connection:
 def test_cut_whenever_something_is_sent_again(tmp_path: Path) -> None:
     """A link between two nodes is of no use if one of its connections brings nothing."""
     play(tmp_path, ("client",), published_while_the_link_flaps, ring_timeout_s=2.0, lease_s=6.0)
+
+
+@pytest.mark.skipif(not os.environ.get("RINGMQ_EXHAUSTIVE"), reason="make evidence")
+def test_clients_do_not_hear_a_master_whose_links_come_and_go(tmp_path: Path) -> None:
+    """Found by chaos (seed 2729, round 39): 10.8 s."""
+    play(tmp_path, ("client",), not_heard_and_flapping, ring_timeout_s=2.0, lease_s=6.0)
+
+
+async def not_heard_and_flapping(cluster: Cluster, network: Network) -> None:
+    seeds = ",".join(cluster.addresses[name] for name in ("a", "b", "c"))
+    master, *others = Program(network, "client", "declare", seeds, "q").result(20)
+    client = Program(
+        network, "client", "publish", seeds, "q", "tag", TOTAL, DEADLINE_S, BATCH_MESSAGES
+    )
+    try:
+        client.ready()
+        client.begin()
+        client.opened()
+        await asyncio.sleep(1.5)
+        began = time.monotonic()
+        network.cut_way(master, "client")
+        while time.monotonic() < began + CUT_FOR_S:
+            network.cut(master, *others)
+            await asyncio.sleep(FLAPS_EACH_S)
+            network.heal(master, *others)
+            await asyncio.sleep(FLAPS_EACH_S)
+        network.heal_way(master, "client")
+        published = client.result(90)
+    finally:
+        client.end()
+    assert not published["errors"]
+    without_s = longest_gap_s(published["confirmed_at"], after=began)
+    print(f"without service for {without_s:.2f} s")
+    if without_s > WITHOUT_SERVICE_S_MAX:
+        raise TooLateError(f"without service for {without_s:.2f} s")
 
 
 async def published_while_the_link_flaps(cluster: Cluster, network: Network) -> None:

@@ -72,6 +72,16 @@ def test_a_call_says_when_its_connection_is_given_up(monkeypatch: pytest.MonkeyP
     run(scenario())
 
 
+def test_a_connection_has_that_limit_from_its_options() -> None:
+    async def scenario() -> None:
+        async with connected(options=WireOptions(unacknowledged_s=1.5)) as (_, channel):
+            await channel.open("/test.Wire/EchoStream", CallHandler())
+            [connection] = channel._connections
+            assert tcp_option(connection, socket.TCP_USER_TIMEOUT) == 1500
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("error", [TimeoutError(110, "timed out"), ConnectionResetError(), None])
 def test_a_call_knows_whether_its_connection_timed_out(error: OSError | None) -> None:
     """Real cuts: `cluster-tests/processes/test_flapping_link.py`."""

@@ -15,6 +15,7 @@ from waiting import leeway, until
 import ringmq
 from ringmq.calls.route import Route
 from ringmq.v1 import common_pb2 as common
+from ringmq_wire.transport import WireProtocol
 
 
 def test_no_queue_is_said_at_once(run: Run) -> None:
@@ -367,5 +368,36 @@ def test_a_master_that_hears_nothing_is_reached_through_another_node(run: Run) -
                 assert publisher.node_address == two.address
             assert one.opens == 1
         assert one.cluster.queues["q"].bodies == [b"x", b"y"]
+
+    run(test)
+
+
+def test_a_master_whose_connection_timed_out_is_reached_through_another_node(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way there is cut. Asked for another connection, it would be waited for once more."""
+    made: list[WireProtocol] = []
+    original = WireProtocol.connection_made
+
+    def connection_made(self: WireProtocol, transport: asyncio.BaseTransport) -> None:
+        original(self, transport)
+        made.append(self)
+
+    monkeypatch.setattr(WireProtocol, "connection_made", connection_made)
+
+    async def test() -> None:
+        async with two_nodes() as (client, one, two):
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"x")
+                assert publisher.node_address == one.address
+                [cut] = [each for each in made if each.peer.endswith(one.address)]
+                transport = cut._transport
+                assert transport is not None
+                cut.connection_lost(TimeoutError(110, "timed out"))
+                await publisher.publish(b"y")
+                assert publisher.node_address == two.address
+                transport.abort()
+            assert one.opens == 1
 
     run(test)

@@ -2,7 +2,8 @@
 
 Of some faults the guarantees say that nothing may be confirmed while they last (docs/guarantees.md,
 G1 and G3), for the reason that `REASONS` gives for each kind. These times are left out. What is
-left of a time without service, before and after, has to be shorter than `WITHOUT_SERVICE_S_MAX`.
+left of a time without service, before and after, has to be shorter than `WITHOUT_SERVICE_S_MAX`, or
+twice that if two faults harm one node at the same time: one may be found out behind the other.
 
 Pure. A ring has three replicas here, and `min_insync` 2.
 """
@@ -115,6 +116,16 @@ def excused(each: RoundSeen) -> list[tuple[float, float]]:
     if each.kind in OVERLAPPING:
         return list(_overlapping([_until_whole(span, each.spans) for span in each.spans]))
     return []
+
+
+def allowed_s(each: RoundSeen) -> float:
+    """How long a part of the round in which somebody can be served may be without service."""
+    twice = each.kind in OVERLAPPING and any(
+        _harmed(one) & _harmed(other)
+        and max(one.began_at, other.began_at) < min(one.ended_at, other.ended_at)
+        for one, other in combinations(each.spans, 2)
+    )
+    return WITHOUT_SERVICE_S_MAX * (2 if twice else 1)
 
 
 def _last_end(spans: Iterable[Span], kind: str) -> float:

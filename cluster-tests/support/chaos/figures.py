@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from history.records import Confirm, Nemesis, Publish, Record, Whole
 
-from chaos.excuses import WITHOUT_SERVICE_S_MAX, RoundSeen, Span, served
+from chaos.excuses import RoundSeen, Span, allowed_s, served
 
 LIBRARY = "lib-"
 
@@ -101,6 +101,8 @@ class KindFigures:
     without_service_max_s: float
     # The longest part of it in which somebody could have been served (`excuses`).
     judged_max_s: float
+    # Whether that was too long in one of the rounds.
+    is_too_long: bool
     # From the end of the last fault until all replicas are synchronised again.
     whole_p50_s: float
     whole_max_s: float
@@ -111,6 +113,7 @@ def by_kind(seen: Seen) -> list[KindFigures]:
     gaps: dict[str, list[float]] = defaultdict(list)
     judged: dict[str, list[float]] = defaultdict(list)
     whole: dict[str, list[float]] = defaultdict(list)
+    late = {each.kind for each in seen.rounds if is_too_long(seen.confirmed_at, each)}
     for each in seen.rounds:
         everything = [(each.began_at, each.whole_at)]
         gaps[each.kind].append(longest_gap_s(seen.confirmed_at, everything))
@@ -119,7 +122,7 @@ def by_kind(seen: Seen) -> list[KindFigures]:
     figures = [
         KindFigures(
             kind, len(gaps[kind]), median(gaps[kind]), max(gaps[kind]), max(judged[kind]),
-            median(whole[kind]), max(whole[kind]),
+            kind in late, median(whole[kind]), max(whole[kind]),
         )
         for kind in gaps
     ]  # fmt: skip
@@ -130,12 +133,12 @@ def too_long(seen: Seen) -> list[str]:
     """The rounds in which nobody was served for longer than there is a reason for."""
     found: list[str] = []
     for each in seen.rounds:
-        without_s = judged_s(seen.confirmed_at, each)
-        if without_s > WITHOUT_SERVICE_S_MAX:
+        if is_too_long(seen.confirmed_at, each):
             faults = ", ".join(span.fault for span in each.spans)
+            without_s = judged_s(seen.confirmed_at, each)
             found.append(
                 f"round {each.number}, {each.kind}: without service for {without_s:.1f} s, "
-                f"{WITHOUT_SERVICE_S_MAX:g} s are allowed: {faults}"
+                f"{allowed_s(each):g} s are allowed: {faults}"
             )
     return found
 
@@ -143,6 +146,10 @@ def too_long(seen: Seen) -> list[str]:
 def judged_s(confirmed_at: Mapping[str, list[float]], each: RoundSeen) -> float:
     """The longest time without a confirm in this round for which there is no excuse."""
     return longest_gap_s(confirmed_at, served(each))
+
+
+def is_too_long(confirmed_at: Mapping[str, list[float]], each: RoundSeen) -> bool:
+    return judged_s(confirmed_at, each) > allowed_s(each)
 
 
 def median(values: list[float]) -> float:

@@ -41,7 +41,8 @@ class Outcome:
         lines = [head, *(_row(each, width) for each in self.kinds)]
         lines.append(
             "judged: the longest part of it in which somebody could have been served; "
-            f"{WITHOUT_SERVICE_S_MAX:g} s are allowed. Left out is the time while"
+            f"{WITHOUT_SERVICE_S_MAX:g} s are allowed, {2 * WITHOUT_SERVICE_S_MAX:g} if two faults "
+            "harm one node at a time. Left out is the time while"
         )
         for reason in {REASONS[each.kind]: None for each in self.kinds if each.kind in REASONS}:
             kinds = ", ".join(each.kind for each in self.kinds if REASONS.get(each.kind) == reason)
@@ -70,7 +71,7 @@ class Outcome:
 
 
 def _row(each: KindFigures, width: int) -> str:
-    over = "  too long" if each.judged_max_s > WITHOUT_SERVICE_S_MAX else ""
+    over = "  too long" if each.is_too_long else ""
     return (
         f"{each.kind:{width}}  {each.rounds:6}   {each.without_service_p50_s:19.2f} "
         f"{each.without_service_max_s:6.2f} {each.judged_max_s:7.2f}   "

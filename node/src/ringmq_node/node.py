@@ -117,17 +117,18 @@ class Node:
         limit = config.message_bytes_max + REQUEST_OVERHEAD_BYTES
         self._server, self.buffers = server_of(config, limit)
         self.address = self._listen()
+        options = group_options(config, key)
         self.group = Group(
             registry,
             node=config.node,
             incarnation=self.me.incarnation,
             address=self.address,
-            options=group_options(config, key),
+            options=options,
             extra={"version": version("ringmq"), "identity": disk.life.identity},
         )
         self._group_task: asyncio.Task[None] | None = None
         self.cluster = Cluster(self.group, registry, cluster_id=cluster_id, address=self.address)
-        self.channels = PeerChannels(limit, key.metadata)
+        self.channels = PeerChannels(limit, key.metadata, options.unacknowledged_s)
         self.settings = ClusterSettings(registry)
         self.hosting = Hosting(
             store,
@@ -263,6 +264,7 @@ class Node:
         self.reconciling.all_changed()
 
     def _add_services(self) -> None:
+        unacknowledged_s = group_options(self.config, self._key).unacknowledged_s
         for routes in (
             self.group.routes(),
             BrokerService(self.broker, self.channels).routes(),
@@ -270,7 +272,7 @@ class Node:
             ReaderService(self.broker, self.channels).routes(),
             FetchService(self.hosting).routes(),
         ):
-            self._server.add(self._key.guard(routes))
+            self._server.add(self._key.guard(routes, unacknowledged_s))
         generated = GeneratedServices()
         # Typed for grpc.aio's server, of which they use what this has.
         add_HealthServicer_to_server(self._health, cast(Any, generated))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from ringmq_node.errors import StartError
 from ringmq_node.identity import SECRET_KEY, cluster_secret
 from ringmq_node.node import Node
 from ringmq_wire import CallStream, Metadata, RpcError, WireChannel
+from ringmq_wire.transport import WireProtocol
 
 KEY = NodeKey(b"secret of the cluster", "ä")
 OTHER = NodeKey(b"secret of another one", "ä")
@@ -104,6 +106,40 @@ def test_a_client_can_not_pass_for_a_node(tmp_path: Path) -> None:
             call.cancel()
         finally:
             await channel.close()
+
+    with_node(tmp_path, work)
+
+
+def test_both_ends_give_up_a_nodes_connection_and_not_a_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay's connection to the master, which brought nothing for 7 s and more in a network that
+    came and went (chaos seed 2729, round 39)."""
+    made: list[WireProtocol] = []
+    original = WireProtocol.connection_made
+
+    def connection_made(self: WireProtocol, transport: asyncio.BaseTransport) -> None:
+        original(self, transport)
+        made.append(self)
+
+    async def limits_ms(channel: WireChannel) -> list[int]:
+        made.clear()
+        call = await channel.stream(PUBLISH)
+        await call.write(
+            broker.PublishRequest(open=broker.PublishOpen(queue="q")).SerializeToString()
+        )
+        await call.read()
+        call.cancel()
+        assert len(made) == 2
+        sockets = [each.tcp.socket for each in made if each.tcp is not None]
+        return [each.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) for each in sockets]
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        monkeypatch.setattr(WireProtocol, "connection_made", connection_made)
+        assert await limits_ms(node.channels.to(node.address)) == [1000, 1000]
+        channel = WireChannel(node.address)
+        assert await limits_ms(channel) == [0, 0]
+        await channel.close()
 
     with_node(tmp_path, work)
 

@@ -59,6 +59,9 @@ class WireOptions:
     keepalive_s: float | None = None
     keepalive_timeout_s: float = 10.0
     keepalive_without_calls: bool = False
+    # The connection is lost once the peer's kernel has acknowledged nothing for so long, as with
+    # `WireCall.give_up_after`. None: when this system thinks fit, after minutes.
+    unacknowledged_s: float | None = None
     # A connection without calls is closed after this time. None: never.
     idle_timeout_s: float | None = None
     # From the first GOAWAY of a shutdown to the second one, if the peer answers no PING.

@@ -38,9 +38,11 @@ class TcpSocket:
 
     __slots__ = ("_corked", "_hides_bytes", "_own", "socket")
 
-    def __init__(self, sock: socket.socket, *, with_tls: bool) -> None:
+    def __init__(
+        self, sock: socket.socket, unacknowledged_s: float | None = None, *, with_tls: bool
+    ) -> None:
         """It sends without delay, holds little, and finds peers whose machine is gone, for
-        connections without a call."""
+        connections without a call. `unacknowledged_s`: see `WireOptions`."""
         self.socket = sock
         # What TLS makes of the bytes, and keeps, isn't known.
         self._hides_bytes = with_tls or sys.platform != "linux"
@@ -51,6 +53,8 @@ class TcpSocket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in TCP_KEEPALIVE:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        if unacknowledged_s is not None:
+            self.give_up_after(unacknowledged_s)
 
     def close(self) -> None:
         """The connection is lost: its end isn't sent before all descriptors are closed."""

@@ -314,7 +314,7 @@ class WireProtocol(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         tls = transport.get_extra_info("ssl_object")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            self.tcp = TcpSocket(sock, with_tls=tls is not None)
+            self.tcp = TcpSocket(sock, self._options.unacknowledged_s, with_tls=tls is not None)
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             # RFC 9113, section 3.2: over TLS, ALPN must have chosen HTTP/2.
             self.abort("the peer doesn't speak HTTP/2: ALPN hasn't chosen h2")

@@ -6,6 +6,8 @@ node takes the stream as a relay.
 
 from __future__ import annotations
 
+import time
+
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
@@ -16,6 +18,8 @@ from ringmq.v1 import broker_pb2 as broker
 ATTEMPT_S = 1.0
 #: A node that takes longer may be stopped, as the last master may be: all others are asked, too.
 PATIENCE_S = 0.25
+#: So long an address at which a stream failed is passed over, though streams work elsewhere.
+AVOIDED_S = 10.0
 
 
 class Route:
@@ -28,8 +32,8 @@ class Route:
         self._hint = ""
         # The master there and the epoch of its view, if the node told them.
         self._hinted: tuple[str, int] | None = None
-        # Addresses at which a stream failed since one last worked.
-        self._failed: set[str] = set()
+        # Addresses at which a stream failed, and when, as of `time.monotonic`.
+        self._failed: dict[str, float] = {}
         # The node that was picked last to pass a stream on; empty: the master was picked.
         self._relay = ""
         # The master that `newer_master` found last.
@@ -47,15 +51,22 @@ class Route:
         """`answered`: it has refused, with a reason. A master that does can be reached, and is
         asked again when it may take the stream: a relay may be cut off from it, and not say so."""
         if not answered or address == self._relay:
-            self._failed.add(address)
+            self._failed[address] = time.monotonic()
         # Else it might be the one that answers where the master is, and so the relay to itself.
         self._nodes.ask_last(address)
 
     def worked(self) -> None:
-        self._failed.clear()
+        """The stream that was picked last was of use. Of a relay's, that tells nothing about the
+        way to the master itself: its next stream would wait there for a connection first."""
+        if self._relay:
+            self._failed.pop(self._relay, None)
+        else:
+            self._failed.clear()
 
     async def pick(self, deadline_s: float) -> NodeChannel:
         """The master; else, if that has failed, the node that told us of it, as a relay."""
+        now = time.monotonic()
+        self._failed = {a: at for a, at in self._failed.items() if now < at + AVOIDED_S}
         hint, self._hint = self._hint, ""
         self._relay, self.sought = "", None
         if hint and hint not in self._failed:

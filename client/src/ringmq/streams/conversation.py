@@ -33,6 +33,9 @@ OPEN_DOUBT_S = 1.0
 ANSWER_S = 1.5
 #: A node that answers nothing for so long, though it lives, may not be the master any more.
 DOUBT_S = 3.0
+#: After so many heartbeats without a sign of the node's kernel the way there is cut. A busy process
+#: gives no such sign, so it has longer.
+HEARTBEATS_UNACKNOWLEDGED_MAX = 2
 #: How long the end of a half-closed stream is awaited before it is cancelled.
 FINISH_S = 2.0
 
@@ -175,6 +178,7 @@ class Conversation(Generic[Request, Response]):
         try:
             data = await self._call.read()
         except RpcError as failure:
+            self.out_of_touch |= self._call.call.timed_out
             if self._phase is ConversationPhase.GIVEN_UP:
                 raise UnavailableError(f"{self._peer}: {self._why_given_up}") from None
             raise from_call(failure, self._peer) from failure
@@ -241,7 +245,7 @@ class Conversation(Generic[Request, Response]):
             self._answered_at = self._heard_at
             if self._heartbeat_s:
                 # A connection that was cut is of no use for the next stream either.
-                self._call.call.give_up_after(self._silence_s)
+                self._call.call.give_up_after(HEARTBEATS_UNACKNOWLEDGED_MAX * self._heartbeat_s)
                 self._watch()
         else:
             limit_s, _ = TIME_LIMITS[phase]

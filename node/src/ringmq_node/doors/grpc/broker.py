@@ -84,7 +84,9 @@ class BrokerService:
         if request.WhichOneof("request") != "open":
             raise bad_request("a publish stream begins with Open", field="request")
         states = self._broker.connections.states
-        with states.stream(context.call.peer, relayed=is_node(context), publishes=True) as peer:
+        with states.stream(
+            context.call.peer, relayed=is_node(context.call), publishes=True
+        ) as peer:
             await self._publish_as(peer, request, data, context)
 
     async def _publish_as(
@@ -95,7 +97,7 @@ class BrokerService:
             return
         request.open.queue = await self._queue_of(request.open)
         queue = request.open.queue
-        if request.open.with_gaps and not is_node(context):
+        if request.open.with_gaps and not is_node(context.call):
             raise BrokerError(
                 Reason.ACCESS_REFUSED, "only nodes publish with gaps", field="with_gaps"
             )
@@ -112,7 +114,7 @@ class BrokerService:
         caller = caller_of(context)
         queue = request.open.queue
         states = self._broker.connections.states
-        with states.stream(context.call.peer, relayed=is_node(context), consumes=True):
+        with states.stream(context.call.peer, relayed=is_node(context.call), consumes=True):
             address = await self._broker.route(queue, caller, consumes=True)
             if not await self._relayed(queue, address, "Consume", data, context):
                 await (await ConsumeStream.open(context, self._broker, request.open)).run()

@@ -23,14 +23,19 @@ KEEPALIVE_TIMEOUT_S = 2.0
 class PeerChannels:
     """Opened at the first use, and kept until `close`."""
 
-    def __init__(self, message_bytes_max: int, metadata: Metadata) -> None:
-        """`metadata` goes with each call: it says which node calls."""
+    def __init__(
+        self, message_bytes_max: int, metadata: Metadata, unacknowledged_s: float | None = None
+    ) -> None:
+        """`metadata` goes with each call: it says which node calls. A connection that brings
+        nothing for `unacknowledged_s` is given up, as those of the ring are: it has the streams
+        of clients that can't reach the master themselves."""
         self._channels: dict[str, WireChannel] = {}
         self._options = replace(
             wire_options(message_bytes_max),
             keepalive_s=KEEPALIVE_S,
             keepalive_timeout_s=KEEPALIVE_TIMEOUT_S,
             keepalive_without_calls=True,
+            unacknowledged_s=unacknowledged_s,
             metadata=metadata,
         )
 

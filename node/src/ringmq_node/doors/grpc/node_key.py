@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
-from ringmq_node.doors.grpc.service import NODE_KEY, RELAYED_KEY, failure
+from ringmq_node.doors.grpc.service import NODE_KEY, RELAYED_KEY, failure, is_node
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_wire import Accept, CallHandler, CallStream, Metadata, WireCall, streaming
 
@@ -48,14 +48,22 @@ class NodeKey:
             return _refusal("only a node relays calls")
         return None
 
-    def guard(self, routes: Mapping[str, Accept]) -> dict[str, Accept]:
-        """These routes, for those who may call them."""
-        return {path: self._guarded(path, accept) for path, accept in routes.items()}
+    def guard(self, routes: Mapping[str, Accept], unacknowledged_s: float) -> dict[str, Accept]:
+        """These routes, for those who may call them. A node's connection is given up once nothing
+        was acknowledged on it for `unacknowledged_s`, here as on its other end: what is sent may
+        come to a standstill in one direction alone."""
+        return {
+            path: self._guarded(path, accept, unacknowledged_s) for path, accept in routes.items()
+        }
 
-    def _guarded(self, path: str, accept: Accept) -> Accept:
+    def _guarded(self, path: str, accept: Accept, unacknowledged_s: float) -> Accept:
         def begin(call: WireCall) -> CallHandler:
             error = self.refusal(call.metadata, path)
-            return accept(call) if error is None else _refuse(error)(call)
+            if error is not None:
+                return _refuse(error)(call)
+            if is_node(call):
+                call.give_up_after(unacknowledged_s)
+            return accept(call)
 
         return begin
 

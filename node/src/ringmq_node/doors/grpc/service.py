@@ -17,7 +17,7 @@ from ringmq_node.broker.caller import Caller
 from ringmq_node.doors.grpc.status import CODES, status_details, told
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import CALL_DEADLINE_S
-from ringmq_wire import Accept, CallStream, Code, RpcError, RpcStatus, streaming
+from ringmq_wire import Accept, CallStream, Code, RpcError, RpcStatus, WireCall, streaming
 
 # Proves that the caller is a node: see `node_key`, which has checked it before a handler is called.
 NODE_KEY = "ringmq-node"
@@ -116,9 +116,9 @@ def caller_of(context: Context) -> Caller:
     return Caller(deadline_s, forwarded=forwarded, connection=connection)
 
 
-def is_node(context: Context) -> bool:
+def is_node(call: WireCall) -> bool:
     """Whether another node has made this call, for itself or for a client."""
-    return any(key == NODE_KEY for key, _ in context.call.metadata)
+    return any(key == NODE_KEY for key, _ in call.metadata)
 
 
 def routes(
