@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -136,6 +136,40 @@ def test_a_garbled_name_of_a_checkpoint_is_none(
     assert positions("delta", tmp_path) == [*range(60)]
     newest.unlink()
     assert positions("delta", tmp_path) == [*range(60)]
+
+
+def test_a_long_log_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch each 5 s, kept for 30 days, is half a million names."""
+    looks: list[Path] = []
+    versions = DeltaLog._versions
+
+    def look(self: DeltaLog) -> Iterator[tuple[int, Path]]:
+        looks.append(self._log)
+        return versions(self)
+
+    monkeypatch.setattr(DeltaLog, "_versions", look)
+    fill(tmp_path, range(3))
+    looks.clear()
+    sink = DeltaSink(tmp_path)
+    for number in range(3, 8):
+        sink.commit(
+            batch(number, 10 * number, 10 * number + 10), rows(10 * number, 10 * number + 10)
+        )
+    assert len(looks) == 1
+
+
+def test_a_commit_behind_one_that_is_deleted_as_old_is_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = DeltaSink(tmp_path)
+    sink.commit(batch(0, 0, 10), rows(0, 10))
+    fill(tmp_path, range(1, 3))
+    *_, old, newest = sorted((tmp_path / DELTA_LOG).glob("*.json"))
+    old.unlink()
+    synced: list[Path] = []
+    monkeypatch.setattr(delta_log, "make_durable", synced.extend)
+    sink._log.make_durable(int(newest.stem))
+    assert synced == [newest, tmp_path / DELTA_LOG, tmp_path]
 
 
 @pytest.mark.parametrize("step", ["checkpointed", "hinted"])

@@ -103,7 +103,7 @@ class DeltaSink:
             return None
         # Whoever has committed something may have been killed before it was on the disk, and what
         # is said of it here is taken for good.
-        self._log.make_durable()
+        self._log.make_durable(table.version())
         return table
 
     def _create(self, files: Sequence[WrittenFile]) -> DeltaTable:

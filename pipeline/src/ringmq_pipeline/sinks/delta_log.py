@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -49,18 +50,35 @@ class DeltaLog:
         # The commits up to this one are on the disk, whoever has made them.
         self._durable_version = -1
 
-    def make_durable(self) -> None:
-        """All commits that are there, and their names."""
-        commits = {version: file for version, file in self._versions() if file.suffix == ".json"}
-        new = [version for version in commits if version > self._durable_version]
+    def make_durable(self, newest: int | None = None) -> None:
+        """All commits that are there, and their names. `newest`: the last one, if that is known."""
+        if newest is not None and newest <= self._durable_version:
+            return
+        new = self._new_commits()
         if not new:
             return
-        for version in new:
+        for file in new.values():
             # Another process may delete it, as old.
             with suppress(FileNotFoundError):
-                make_durable([commits[version]])
+                make_durable([file])
         make_durable([self._log, self._table])
         self._durable_version = max(new)
+
+    def _new_commits(self) -> dict[int, Path]:
+        """By version. These have no gaps, so nobody has to look through a month of old ones for the
+        next; unless it is old, too, and deleted."""
+        new: dict[int, Path] = {}
+        if self._durable_version >= 0:
+            following = ((n, self._commit(n)) for n in count(self._durable_version + 1))
+            new = dict(takewhile(lambda each: each[1].exists(), following))
+        return new or {
+            version: file
+            for version, file in self._versions()
+            if file.suffix == ".json" and version > self._durable_version
+        }
+
+    def _commit(self, version: int) -> Path:
+        return self._log / f"{version:020}.json"
 
     def checkpoint(self) -> None:
         """Makes one, if there are so many commits behind the newest that it's worth it. All
