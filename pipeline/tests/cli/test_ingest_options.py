@@ -10,7 +10,7 @@ import pytest
 from ringmq_pipeline import session
 from ringmq_pipeline.cli import VERBS, commands, invoke
 from ringmq_pipeline.cli import ingest as verb
-from ringmq_pipeline.cli.common import Folder
+from ringmq_pipeline.cli.common import LocalPath
 from ringmq_pipeline.jobs import ingest as job_module
 from ringmq_pipeline.jobs.ingest import IngestTally
 
@@ -29,7 +29,7 @@ PLACES = ["ingest", "--queue", "a", "--to", "t", "--checkpoint", "c"]
         (["--checkpoint", "./t/c"], "--checkpoint is in the folder of --to"),
         (["--checkpoint", "t"], "--checkpoint is in the folder of --to"),
         (["--to", "s3://bucket/orders"], "'--to': 's3://bucket/orders' is an address"),
-        (["--to", "s3:/bucket/orders"], "folders are given as paths"),
+        (["--to", "s3:/bucket/orders"], "give a path, like"),
         (["--checkpoint", "file:///lake/c"], "'--checkpoint': 'file:///lake/c' is an address"),
         (["--decode", "json", "--quarantine", "abfs+x.y-z://a"], "'--quarantine': 'abfs+x"),
         (["--value-schema", "a INT"], "--value-schema is of"),
@@ -54,7 +54,7 @@ def test_folders_that_no_vacuum_takes_are_allowed(name: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["s3", "a:b", "./s3://bucket", "/lake/s3:/x", "1s:/x"])
 def test_paths_with_a_colon_are_paths(name: str) -> None:
-    assert Folder().convert(name, None, None) == Path(name)
+    assert LocalPath().convert(name, None, None) == Path(name)
 
 
 def test_a_store_is_given_by_its_path(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,14 +62,17 @@ def test_a_store_is_given_by_its_path(capsys: pytest.CaptureFixture[str]) -> Non
     assert "'s3://bucket/a' is an address" in capsys.readouterr().err
 
 
-def test_no_verb_takes_an_address_for_the_folder_it_writes() -> None:
+def test_no_verb_takes_an_address_for_a_path() -> None:
     context = click.Context(commands)
-    for name in {*VERBS} - {"replay", "salvage"}:
+    paths: set[str] = set()
+    for name in VERBS:
         command = commands.get_command(context, name)
         assert command is not None
         for option in command.params:
-            if option.name in ("to", "lake", "checkpoint", "quarantine"):
-                assert isinstance(option.type, Folder), (name, option.name)
+            if isinstance(option.type, click.Path):
+                assert isinstance(option.type, LocalPath), (name, option.name)
+                paths.add(str(option.name))
+    assert paths >= {"to", "lake", "checkpoint", "quarantine", "noted", "source"}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -14,9 +15,10 @@ from power_cuts import Synced
 
 from ringmq_node.queue.state import PRODUCERS_MAX
 from ringmq_pipeline.errors import JobError
-from ringmq_pipeline.jobs.replay import QUERY_UNITS, ReplayJob, ReplayProgress
+from ringmq_pipeline.jobs.replay import QUERY_UNITS, ReplayJob, ReplayProgress, replay
 from ringmq_pipeline.jobs.replay_units import ReplayUnit, is_ordered, queries_of, units_of
 from ringmq_pipeline.sinks.batches import WrittenFile
+from ringmq_pipeline.sinks.locks import locked
 
 ROOT = Path("/lake")
 
@@ -246,6 +248,24 @@ def test_junk_in_a_progress_file_is_an_error_that_names_it(
     with pytest.raises(JobError, match=expected):
         ReplayProgress(noted, ReplayJob(ROOT, {}, noted, resume=True))
     assert noted.read_text(errors="surrogateescape") == whole
+
+
+def test_of_two_that_go_on_with_one_progress_file_one_is_refused(tmp_path: Path) -> None:
+    """Each would plan the table's new files as it saw them, and publish a row under two numbers."""
+    lake, noted = tmp_path / "lake", tmp_path / "new" / "progress"
+    lake.mkdir()
+    pyarrow.parquet.write_table(pyarrow.table({"body": [b"x"]}), lake / "a.parquet")
+    spark: Any = None
+    first = ReplayProgress(noted, ReplayJob(lake, {}, noted))
+    with locked(tmp_path / "new" / "progress.lock"):
+        for resume in (True, False):
+            with pytest.raises(JobError, match=r"progress\.lock: another process has the replay's"):
+                replay(
+                    spark, ReplayJob(lake, {}, noted, resume=resume), show=lambda tally, units: None
+                )
+    # Nothing is planned.
+    assert len(noted.read_text().splitlines()) == 1
+    assert first.producer in noted.read_text()
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_the_last_look_at_a_table_is_under_its_lock(tmp_path: Path) -> None:
     def look(step: str) -> None:
         if step in ("renamed", "drafted", "linked"):
             lock = tmp_path / MANIFESTS / parquet.LOCK
-            with pytest.raises(JobError, match="has held"), locked(lock, wait_s=0):
+            with pytest.raises(JobError, match="has the table's lock"), locked(lock, wait_s=0):
                 pytest.fail(step)
             refused.append(step)
 

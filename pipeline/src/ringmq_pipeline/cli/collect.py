@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ringmq_pipeline.cli.common import Folder, Progress, endpoints_option
+from ringmq_pipeline.cli.common import LocalPath, Progress, endpoints_option
 from ringmq_pipeline.cli.errors import EXIT_FAILED
 from ringmq_pipeline.option_values import duration
 from ringmq_pipeline.summary import print_summary
@@ -16,7 +16,7 @@ from ringmq_pipeline.summary import print_summary
 @click.command()
 @endpoints_option
 @click.option("--vhost", default="", help="Another vhost than `/`.")
-@click.option("--to", type=Folder(), required=True, help="The archive's folder.")
+@click.option("--to", type=LocalPath(), required=True, help="The archive's folder.")
 @click.option("--every", default="10s", show_default=True, metavar="TIME", help="Between samples.")
 @click.option("--for", "lasts", metavar="TIME", help="How long; by default until Ctrl-C.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")

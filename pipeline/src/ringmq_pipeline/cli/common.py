@@ -19,9 +19,9 @@ DEFAULT_MASTER: Final = "local[*]"
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
-class Folder(click.Path):
-    """A folder by its path. An address would name a folder below the working one, and messages
-    would leave their queue for it."""
+class LocalPath(click.Path):
+    """A folder or file by its path. An address would name one below the working folder, and
+    messages would leave their queue for it."""
 
     def __init__(self, *, exists: bool = False) -> None:
         super().__init__(exists=exists, path_type=Path)
@@ -29,7 +29,7 @@ class Folder(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if _ADDRESS.match(str(value)):
             self.fail(
-                f"{str(value)!r} is an address: folders are given as paths, like /lake/orders",
+                f"{str(value)!r} is an address: give a path, like /lake/orders",
                 param,
                 ctx,
             )
@@ -81,7 +81,7 @@ def _stores(
             raise click.BadParameter(
                 f"{text!r} is not NAME=DIR, each name once", context, parameter
             )
-        found[name] = Folder().convert(folder, parameter, context)
+        found[name] = LocalPath().convert(folder, parameter, context)
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ringmq_pipeline.cli.common import Folder, spark_options, stores_option
+from ringmq_pipeline.cli.common import LocalPath, spark_options, stores_option
 from ringmq_pipeline.cli.errors import EXIT_FAILED, EXIT_FOUND
 from ringmq_pipeline.summary import print_summary
 
@@ -20,7 +20,7 @@ SHOWN_MAX = 1000
 @click.command()
 @stores_option
 @click.option("--queue", "queues", default="", help="Only these queues, with commas.")
-@click.option("--to", type=Folder(), help="A folder for all differences as Parquet.")
+@click.option("--to", type=LocalPath(), help="A folder for all differences as Parquet.")
 @click.option(
     "--replicas",
     type=click.IntRange(min=1),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringmq_pipeline.cli.common import Folder, endpoints_option, spark_options
+from ringmq_pipeline.cli.common import LocalPath, endpoints_option, spark_options
 from ringmq_pipeline.cli.errors import EXIT_FAILED
 from ringmq_pipeline.summary import print_summary
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @click.option("--queue", "queues", multiple=True, help="A queue to read; may be repeated.")
 @click.option("--vhost", default="/", show_default=True, help="Where the queues are.")
 @click.option("--lease", default="ingest", show_default=True, help="The lease that is to be free.")
-@click.option("--to", "lake", type=Folder(), help="The folder of the table to write.")
-@click.option("--checkpoint", type=Folder(), help="The folder of the checkpoint.")
+@click.option("--to", "lake", type=LocalPath(), help="The folder of the table to write.")
+@click.option("--checkpoint", type=LocalPath(), help="The folder of the checkpoint.")
 @click.option("--without-spark", is_flag=True, help="Starts no session, which takes seconds.")
 @spark_options
 def command(

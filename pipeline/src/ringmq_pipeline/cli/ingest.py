@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringmq_pipeline.cli.common import Folder, Progress, endpoints_option, pairs, spark_options
+from ringmq_pipeline.cli.common import LocalPath, Progress, endpoints_option, pairs, spark_options
 from ringmq_pipeline.cli.errors import EXIT_INTERRUPTED
 from ringmq_pipeline.leases import check_leases
 from ringmq_pipeline.option_values import OptionError, duration
@@ -26,13 +26,13 @@ ASYNC_PROGRESS = "asyncprogresstracking"
 @click.command()
 @click.option("--queue", required=True, help="The queue, or several with commas.")
 @endpoints_option
-@click.option("--to", type=Folder(), required=True, help="The table's folder.")
+@click.option("--to", type=LocalPath(), required=True, help="The table's folder.")
 @click.option(
     "--format", "kind", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True
 )
 @click.option(
     "--checkpoint",
-    type=Folder(),
+    type=LocalPath(),
     required=True,
     help="The folder that says how far this ingest has come. One for each table.",
 )
@@ -48,7 +48,7 @@ ASYNC_PROGRESS = "asyncprogresstracking"
 @click.option("--value-schema", default="", metavar="DDL", help="Of JSON objects: 'a INT, ...'.")
 @click.option(
     "--quarantine",
-    type=Folder(),
+    type=LocalPath(),
     help="The table of messages that can't be decoded.",
 )
 @click.option(

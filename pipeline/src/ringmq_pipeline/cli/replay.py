@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringmq_pipeline.cli.common import (
-    Folder,
+    LocalPath,
     Progress,
     endpoints_option,
     pairs,
@@ -29,7 +29,7 @@ PARALLEL = 4
 @click.option(
     "--from",
     "source",
-    type=Folder(exists=True),
+    type=LocalPath(exists=True),
     required=True,
     help="A Delta table, a table with manifests, or Parquet files; with a column `body`.",
 )
@@ -38,7 +38,7 @@ PARALLEL = 4
 @click.option(
     "--progress",
     "noted",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     required=True,
     help="The file that says what is confirmed.",
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ringmq_pipeline.cli.common import Folder, Progress, spark_options
+from ringmq_pipeline.cli.common import LocalPath, Progress, spark_options
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.option_values import duration
 from ringmq_pipeline.summary import print_summary
@@ -33,13 +33,13 @@ def _charts(
     metavar="PATH",
     help="An archive of `collect`, or files of one; may be repeated.",
 )
-@click.option("--to", type=Folder(), help="A folder for the rows as Parquet.")
+@click.option("--to", type=LocalPath(), help="A folder for the rows as Parquet.")
 @click.option(
     "--chart",
     "charts",
     multiple=True,
     callback=_charts,
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     help="A file .png, .svg or .html; may be repeated.",
 )
 @click.option(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ringmq_pipeline.cli.common import Folder, spark_options, stores_option
+from ringmq_pipeline.cli.common import LocalPath, spark_options, stores_option
 from ringmq_pipeline.cli.errors import EXIT_FOUND
 from ringmq_pipeline.summary import print_summary
 
@@ -19,7 +19,7 @@ FINDINGS_MAX = 100
 @stores_option
 @click.option("--queue", "queues", default="", help="Only these queues, with commas.")
 @click.option("--payload", default="none", show_default=True, help="none, head:N or full.")
-@click.option("--to", type=Folder(), help="A folder for all rows as Parquet; not there yet.")
+@click.option("--to", type=LocalPath(), help="A folder for all rows as Parquet; not there yet.")
 @spark_options
 def command(
     stores: dict[str, Path],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ringmq_pipeline.cli.common import Folder, Progress, spark_options
+from ringmq_pipeline.cli.common import LocalPath, Progress, spark_options
 from ringmq_pipeline.cli.errors import EXIT_FAILED, EXIT_FOUND
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.summary import print_summary
@@ -34,7 +34,7 @@ RUNS_MAX = 100
     help="Of the histories: lines of JSON, or the same columns as Parquet.",
 )
 @click.option("--strangers", is_flag=True, help="Some publishers are not in the histories.")
-@click.option("--to", type=Folder(), help="A folder for all findings as Parquet; not there.")
+@click.option("--to", type=LocalPath(), help="A folder for all findings as Parquet; not there.")
 @click.option("--show", default=20, show_default=True, help="How many findings to print.")
 @spark_options
 def command(

@@ -20,6 +20,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -43,6 +44,7 @@ from ringmq_pipeline.option_values import known_only
 from ringmq_pipeline.session import spark_pattern
 from ringmq_pipeline.sink_options import PUBLISHED
 from ringmq_pipeline.sinks.batches import WrittenFile, begin_folder, make_durable
+from ringmq_pipeline.sinks.locks import locked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -251,7 +253,28 @@ def replay(
         # Before the progress file is there, which would be of this condition.
         first, *_ = units_of(job.source, files)
         refuse_unsteady(_reader_of(spark, first).parquet(*_patterns(first)), job.where)
-    progress = ReplayProgress(job.progress, job)
+    with _alone(job.progress):
+        return _replay_rest(spark, job, ReplayProgress(job.progress, job), files, show)
+
+
+@contextmanager
+def _alone(progress: Path) -> Iterator[None]:
+    """Two that go on with one progress file would each plan the files that are new, as they see
+    them: a row would be published under two numbers."""
+    begin_folder(progress.absolute().parent)
+    lock = progress.with_name(f"{progress.name}.lock")
+    with locked(lock, wait_s=0, whose="the replay's"):
+        yield
+
+
+def _replay_rest(
+    spark: SparkSession,
+    job: ReplayJob,
+    progress: ReplayProgress,
+    files: Sequence[WrittenFile],
+    show: Callable[[ReplayTally, int], None],
+) -> ReplayTally:
+    """What isn't confirmed yet."""
     units = progress.units(files)
     tally = ReplayTally(producer=progress.producer)
     left = [unit for unit in units if unit.key not in progress.done]

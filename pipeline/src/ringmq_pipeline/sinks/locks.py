@@ -1,8 +1,9 @@
-"""A lock of a table, among the processes of one machine: `flock` on a file in the table.
+"""A lock of a table or a job, among the processes of one machine: `flock` on a file of it.
 
 The system frees it when its holder ends, however that ends, so nothing is left to clear up. Among
 several machines it holds only where the file system carries `flock` to them (NFS does, unless it is
-mounted with `local_lock`). Elsewhere only the source's lease keeps two ingests of one queue apart.
+mounted with `local_lock`). Elsewhere only the source's lease keeps two ingests of one queue apart,
+and nothing two replays.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ POLL_S: Final = 0.01
 
 
 @contextmanager
-def locked(file: Path, wait_s: float = WAIT_S) -> Iterator[None]:
+def locked(file: Path, wait_s: float = WAIT_S, *, whose: str = "the table's") -> Iterator[None]:
     """The file is made if it isn't there, and stays. Raises `JobError`."""
     deadline = time.monotonic() + wait_s
     # Over NFS, a file has to be open for writing.
-    with file.open("ab") as held:
-        while not _take(held.fileno(), file):
+    with file.open("ab") as opened:
+        while not _take(opened.fileno(), file):
             if time.monotonic() >= deadline:
+                held = f"has held {whose} lock for {wait_s:g} s" if wait_s else f"has {whose} lock"
                 raise JobError(
-                    f"{file}: another process has held the table's lock for {wait_s:g} s: end it "
-                    "if it was stopped, and start again"
+                    f"{file}: another process {held}: end it if it was stopped, and start again"
                 )
             time.sleep(POLL_S)
         yield
