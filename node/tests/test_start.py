@@ -27,7 +27,7 @@ import ringmq_node.node as node_module
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import Guard, Put
 from ringmq_node.cli.node import announce
-from ringmq_node.config import NodeConfig
+from ringmq_node.config import ConfigError, NodeConfig
 from ringmq_node.errors import StartError
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.node import Node, make_node
@@ -149,6 +149,32 @@ def test_a_node_that_can_not_be_made_leaves_no_registry_open(tmp_path: Path) -> 
         with pytest.raises(StartError, match="data directory"):
             await make_node(config)
         await until(lambda: registry_threads() == [], within_s=2)
+
+    run(main())
+
+
+def test_a_node_that_others_can_not_find_is_refused(tmp_path: Path) -> None:
+    """It listens at all addresses of its machine, and says no other: for others that is their own
+    machine. By itself it may."""
+
+    def config(name: str, listen: str, advertise: str = "") -> NodeConfig:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        registry = f"sqlite:///{tmp_path / 'registry.db'}"
+        return NodeConfig(name, registry, str(folder), listen=listen, advertise=advertise)
+
+    async def main() -> None:
+        for each in (config("a", "0.0.0.0:0"), config("a", "[::]:0"), config("b", "127.0.0.1:0")):
+            await (await make_node(each)).stop()
+        for listen in ("0.0.0.0:0", "[::]:0"):
+            with pytest.raises(ConfigError, match=r"^advertise: the cluster has other nodes \(b\)"):
+                await make_node(config("a", listen))
+            with pytest.raises(ConfigError, match=r"other nodes \(a, b\)"):
+                await make_node(config("c", listen))
+        await (await make_node(config("a", "0.0.0.0:0", "127.0.0.1:0"))).stop()
+        # Who was refused isn't one of them.
+        with pytest.raises(ConfigError, match=r"other nodes \(a\)"):
+            await make_node(config("b", "0.0.0.0:0"))
 
     run(main())
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ringmq_gm import GroupOptions, next_incarnation
-from ringmq_gm.nodes import NodeRecordError
+from ringmq_gm.nodes import NodeRecordError, is_any_address
 from ringmq_gm.registry.base import AddressError, Registry, RegistryError
-from ringmq_node.broker.cluster_settings import enrol
+from ringmq_node.broker.cluster_settings import NODES_SET, enrol, node_key
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
 from ringmq_node.doors.grpc.node_key import NodeKey
 from ringmq_node.doors.grpc.options import wire_options
@@ -63,7 +63,16 @@ async def place_of(registry: Registry, config: NodeConfig) -> tuple[str, NodeKey
 
 
 async def enrol_node(registry: Registry, config: NodeConfig) -> None:
+    """Raises `StartError`."""
     try:
+        if is_any_address(address := config.advertise or config.listen):
+            entries = (await patiently(lambda: registry.list(NODES_SET))).entries
+            if others := {entry.key for entry in entries} - {node_key(config.node)}:
+                names = ", ".join(sorted(key.removeprefix(NODES_SET) for key in others))
+                raise ConfigError(
+                    f"advertise: the cluster has other nodes ({names}), and {address} is every "
+                    f"address of this machine: give the one where they find node {config.node}"
+                )
         await patiently(lambda: enrol(registry, config.node))
     except RegistryError as error:
         raise StartError(f"registry {config.registry}: {error}") from error
