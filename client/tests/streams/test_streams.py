@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 
 import pytest
 from fake_broker import FakeNode
@@ -375,7 +376,8 @@ def test_a_master_that_hears_nothing_is_reached_through_another_node(run: Run) -
 def test_a_master_whose_connection_timed_out_is_reached_through_another_node(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The way there is cut. Asked for another connection, it would be waited for once more."""
+    """The way there is cut, as its kernel has acknowledged nothing for two heartbeats. Asked for
+    another connection, it would be waited for once more."""
     made: list[WireProtocol] = []
     original = WireProtocol.connection_made
 
@@ -387,6 +389,7 @@ def test_a_master_whose_connection_timed_out_is_reached_through_another_node(
 
     async def test() -> None:
         async with two_nodes() as (client, one, two):
+            one.heartbeat_ms = 500
             await client.declare_queue("q")
             async with client.publisher("q") as publisher:
                 await publisher.publish(b"x")
@@ -394,6 +397,10 @@ def test_a_master_whose_connection_timed_out_is_reached_through_another_node(
                 [cut] = [each for each in made if each.peer.endswith(one.address)]
                 transport = cut._transport
                 assert transport is not None
+                assert cut.tcp is not None
+                # Two heartbeats.
+                limit_ms = cut.tcp.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                assert limit_ms == 1000
                 cut.connection_lost(TimeoutError(110, "timed out"))
                 await publisher.publish(b"y")
                 assert publisher.node_address == two.address
