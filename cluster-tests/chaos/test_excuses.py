@@ -135,6 +135,14 @@ def test_two_faults_of_one_node_may_be_found_out_one_behind_the_other() -> None:
     # One after the other, of another node, or alone.
     assert late(flap + suffered(18.1, 20.2, "two at once", cut, "c"), 16.9)
     assert late(suffered(10.0, 18.0, "flapping cut", "Flap(c)", "c"), 16.9)
+    # Before or behind both, or of the registry.
+    short = flap + suffered(10.8, 12.0, "two at once", cut, "c")
+    assert not late(short, 16.9)
+    assert not late([*suffered(5.0, 10.5, "two at once", "Flap(c)", "c"), *short], 16.9)
+    over = suffered(5.0, 9.0, "two at once", "Flap(c)", "c")
+    assert late([*over, *suffered(6.0, 9.9, "two at once", cut, "c")], 16.9)
+    outages = suffered(10.0, 18.0, "two at once", "RegistryOutage(at=0.0)")
+    assert late([*outages, *suffered(10.5, 19.0, "two at once", "RegistryOutage(at=0.5)")], 16.9)
     promote = "Promote(at=1.0, target='c')"
     assert late(flap + suffered(10.8, 10.9, "two at once", promote, "c"), 16.9)
 

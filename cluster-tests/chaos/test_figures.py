@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chaos import picture
-from chaos.figures import by_kind, longest_gap_s, look_at, median
+from chaos.figures import by_kind, gaps, longest_s, look_at, median
 from chaos.report import Outcome
 from chaos.run import Options, judge
 from history.checker import Rule
@@ -52,10 +52,10 @@ def history_of_a_kill() -> list[Record]:
 
 def test_a_gap_counts_in_the_queue_that_fared_worst() -> None:
     confirmed_at = {"x": [1.0, 2.0, 5.0], "y": [1.0, 1.5, 2.0, 2.5, 5.5]}
-    assert longest_gap_s(confirmed_at, [(0.5, 5.5)]) == 3.0
+    assert longest_s(gaps(confirmed_at, [(0.5, 5.5)])) == 3.0
     # A gap that had begun before counts from the fault on, and one that goes on up to the end.
-    assert longest_gap_s(confirmed_at, [(4.0, 5.0)]) == 1.0
-    assert longest_gap_s(confirmed_at, [(6.0, 9.0)]) == 3.0
+    assert longest_s(gaps(confirmed_at, [(4.0, 5.0)])) == 1.0
+    assert longest_s(gaps(confirmed_at, [(6.0, 9.0)])) == 3.0
 
 
 def test_a_round_counts_until_all_is_whole_again() -> None:

@@ -25,12 +25,15 @@ from waiting import leeway, until
 
 import ringmq_node.node as node_module
 from ringmq_gm import MemberId, first_view, ring_key
+from ringmq_gm.nodes import NodeRecord
 from ringmq_gm.registry.base import Guard, Put
+from ringmq_gm.registry.url import open_registry
 from ringmq_node.cli.node import announce
-from ringmq_node.config import ConfigError, NodeConfig
+from ringmq_node.config import NodeConfig
 from ringmq_node.errors import StartError
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.node import Node, make_node
+from ringmq_node.opening import check_found, enrol_node
 from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.running import run_node
 from ringmq_node.storage import QueueStore, Store
@@ -153,28 +156,39 @@ def test_a_node_that_can_not_be_made_leaves_no_registry_open(tmp_path: Path) -> 
     run(main())
 
 
-def test_a_node_that_others_can_not_find_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("anywhere", ["0.0.0.0:7800", "[::]:7800", "0:7800", "[0:0::0]:7800"])
+def test_a_node_that_others_can_not_find_does_not_join_them(
+    anywhere: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It listens at all addresses of its machine, and says no other: for others that is their own
-    machine. By itself it may."""
+    machine. By itself it may. One that has joined before goes on, and says so."""
+    registry = open_registry(f"sqlite:///{tmp_path / 'registry.db'}")
 
-    def config(name: str, listen: str, advertise: str = "") -> NodeConfig:
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        registry = f"sqlite:///{tmp_path / 'registry.db'}"
-        return NodeConfig(name, registry, str(folder), listen=listen, advertise=advertise)
+    async def begins(node: str, address: str, url: str = "etcd://e:2379/r") -> None:
+        config = NodeConfig(node, url, "data", listen=anywhere, advertise=address)
+        await check_found(registry, config)
+        await enrol_node(registry, config)
+        put = Put(f"nodes/{node}", NodeRecord(node, 1, address or anywhere).encode())
+        await registry.commit([], [put])
 
     async def main() -> None:
-        for each in (config("a", "0.0.0.0:0"), config("a", "[::]:0"), config("b", "127.0.0.1:0")):
-            await (await make_node(each)).stop()
-        for listen in ("0.0.0.0:0", "[::]:0"):
-            with pytest.raises(ConfigError, match=r"^advertise: the cluster has other nodes \(b\)"):
-                await make_node(config("a", listen))
-            with pytest.raises(ConfigError, match=r"other nodes \(a, b\)"):
-                await make_node(config("c", listen))
-        await (await make_node(config("a", "0.0.0.0:0", "127.0.0.1:0"))).stop()
+        await begins("a", "")
+        await begins("a", "")
+        assert caplog.messages == []
+        with pytest.raises(StartError, match=r"^advertise: .* has other nodes \(a\): give the one"):
+            await begins("b", "")
+        await begins("b", "10.0.0.2:7800")
+        assert [text.partition(",")[0] for text in caplog.messages] == [
+            f"node 'a' is registered at {anywhere}"
+        ]
+        await begins("a", "")
         # Who was refused isn't one of them.
-        with pytest.raises(ConfigError, match=r"other nodes \(a\)"):
-            await make_node(config("b", "0.0.0.0:0"))
+        assert "the cluster has other nodes (b): give" in caplog.messages[-1]
+        # All on this machine.
+        await begins("c", "", "sqlite:///registry.db")
+        await begins("a", "10.0.0.1:7800")
+        assert "node 'c'" in caplog.messages[-1]
+        await registry.close()
 
     run(main())
 

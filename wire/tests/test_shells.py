@@ -65,6 +65,7 @@ def test_a_call_says_when_its_connection_is_given_up(monkeypatch: pytest.MonkeyP
         async with connected() as (_, channel):
             call = await channel.open("/test.Wire/EchoStream", CallHandler())
             call.give_up_after(1.5)
+            call.give_up_after(2)  # The shortest one counts.
             found = [tcp_option(each, socket.TCP_USER_TIMEOUT) for each in made]
             assert sorted(found) == [0, 1500]  # The other end has no such limit.
             call.cancel()

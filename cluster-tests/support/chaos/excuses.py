@@ -38,6 +38,7 @@ ONE_BY_ONE = "one by one, the last disk lost"
 LAST_ONE = "the last one cut off"
 REGISTRY_AND_KILL = "registry away and a kill"
 OVERLAPPING = ("storm", "two at once")
+REGISTRY = "registry"
 
 KILLED = frozenset({"Crash"})
 # Killed as well, and what comes back may begin no ring: its disk isn't what it had.
@@ -118,14 +119,15 @@ def excused(each: RoundSeen) -> list[tuple[float, float]]:
     return []
 
 
-def allowed_s(each: RoundSeen) -> float:
-    """How long a part of the round in which somebody can be served may be without service."""
-    twice = each.kind in OVERLAPPING and any(
-        _harmed(one) & _harmed(other)
-        and max(one.began_at, other.began_at) < min(one.ended_at, other.ended_at)
-        for one, other in combinations(each.spans, 2)
-    )
-    return WITHOUT_SERVICE_S_MAX * (2 if twice else 1)
+def allowed_s(each: RoundSeen, gap: tuple[float, float]) -> float:
+    """How long this time without service may be, if somebody can be served."""
+    if each.kind in OVERLAPPING:
+        for one, other in combinations(each.spans, 2):
+            began_at = max(gap[0], one.began_at, other.began_at)
+            ended_at = min(gap[1], one.ended_at, other.ended_at)
+            if (_harmed(one) & _harmed(other)) - {REGISTRY} and began_at < ended_at:
+                return 2 * WITHOUT_SERVICE_S_MAX
+    return WITHOUT_SERVICE_S_MAX
 
 
 def _last_end(spans: Iterable[Span], kind: str) -> float:
@@ -172,4 +174,4 @@ def _harmed(span: Span) -> frozenset[str]:
     cut_off = NODE_CUT_FROM_CLIENTS.search(span.fault)
     if cut_off is not None:
         return frozenset(filter(None, cut_off.groups()))
-    return frozenset(span.nodes or ("registry",))
+    return frozenset(span.nodes or (REGISTRY,))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -76,19 +76,19 @@ def _note_fault(seen: RoundSeen, record: Nemesis) -> None:
             return
 
 
-def longest_gap_s(
+def gaps(
     confirmed_at: Mapping[str, list[float]], parts: Iterable[tuple[float, float]]
-) -> float:
-    """The longest time without a confirm in the queue that fared worst, within one of these parts
-    of a round. A gap that had begun before counts from the part's begin on, and one that goes on
-    up to its end."""
-    longest = 0.0
+) -> Iterator[tuple[float, float]]:
+    """The times between two confirms of each queue, within one of these parts of a round. A gap
+    that had begun before counts from the part's begin on, and one that goes on up to its end."""
     for began_at, end_at in parts:
         for times in confirmed_at.values():
             inside = times[bisect_left(times, began_at) : bisect_right(times, end_at)]
-            edges = [began_at, *inside, end_at]
-            longest = max(longest, *(after - before for before, after in pairwise(edges)))
-    return longest
+            yield from pairwise([began_at, *inside, end_at])
+
+
+def longest_s(found: Iterable[tuple[float, float]]) -> float:
+    return max((end - begin for begin, end in found), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +110,21 @@ class KindFigures:
 
 def by_kind(seen: Seen) -> list[KindFigures]:
     """The worst first."""
-    gaps: dict[str, list[float]] = defaultdict(list)
+    without: dict[str, list[float]] = defaultdict(list)
     judged: dict[str, list[float]] = defaultdict(list)
     whole: dict[str, list[float]] = defaultdict(list)
-    late = {each.kind for each in seen.rounds if is_too_long(seen.confirmed_at, each)}
+    late = {each.kind for each in seen.rounds if late_gaps(seen.confirmed_at, each)}
     for each in seen.rounds:
         everything = [(each.began_at, each.whole_at)]
-        gaps[each.kind].append(longest_gap_s(seen.confirmed_at, everything))
+        without[each.kind].append(longest_s(gaps(seen.confirmed_at, everything)))
         judged[each.kind].append(judged_s(seen.confirmed_at, each))
         whole[each.kind].append(each.whole_at - each.ended_at)
     figures = [
         KindFigures(
-            kind, len(gaps[kind]), median(gaps[kind]), max(gaps[kind]), max(judged[kind]),
+            kind, len(without[kind]), median(without[kind]), max(without[kind]), max(judged[kind]),
             kind in late, median(whole[kind]), max(whole[kind]),
         )
-        for kind in gaps
+        for kind in without
     ]  # fmt: skip
     return sorted(figures, key=lambda each: -each.without_service_max_s)
 
@@ -133,23 +133,28 @@ def too_long(seen: Seen) -> list[str]:
     """The rounds in which nobody was served for longer than there is a reason for."""
     found: list[str] = []
     for each in seen.rounds:
-        if is_too_long(seen.confirmed_at, each):
+        late = late_gaps(seen.confirmed_at, each)
+        if late:
             faults = ", ".join(span.fault for span in each.spans)
-            without_s = judged_s(seen.confirmed_at, each)
+            began_at, end_at = max(late, key=lambda gap: gap[1] - gap[0])
             found.append(
-                f"round {each.number}, {each.kind}: without service for {without_s:.1f} s, "
-                f"{allowed_s(each):g} s are allowed: {faults}"
+                f"round {each.number}, {each.kind}: without service for {end_at - began_at:.1f} s, "
+                f"{allowed_s(each, (began_at, end_at)):g} s are allowed: {faults}"
             )
     return found
 
 
 def judged_s(confirmed_at: Mapping[str, list[float]], each: RoundSeen) -> float:
     """The longest time without a confirm in this round for which there is no excuse."""
-    return longest_gap_s(confirmed_at, served(each))
+    return longest_s(gaps(confirmed_at, served(each)))
 
 
-def is_too_long(confirmed_at: Mapping[str, list[float]], each: RoundSeen) -> bool:
-    return judged_s(confirmed_at, each) > allowed_s(each)
+def late_gaps(
+    confirmed_at: Mapping[str, list[float]], each: RoundSeen
+) -> list[tuple[float, float]]:
+    """The times without a confirm that are too long."""
+    found = gaps(confirmed_at, served(each))
+    return [gap for gap in found if gap[1] - gap[0] > allowed_s(each, gap)]
 
 
 def median(values: list[float]) -> float:

@@ -52,12 +52,6 @@ class NodeRecordError(ValueError):
     """These bytes are not a node's record."""
 
 
-def is_any_address(address: str) -> bool:
-    """Whether `address`, "host:port", means every address of the machine that uses it: another
-    machine finds itself there."""
-    return address.rpartition(":")[0].strip("[]") in ("", "0.0.0.0", "::")
-
-
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
     """A node's own description. The group doesn't look into `extra`, which is JSON."""
@@ -283,8 +277,6 @@ class LiveNodes:
             log.info("node %r: its record in the registry can be read again", node)
         if record.node == self._me.node:
             self._ensure_newest(record)
-        elif is_any_address(record.address) and record != before.get(node):
-            log.warning("node %r is registered at %s: nobody finds it there", node, record.address)
         self.records[record.node] = record
 
     def _learn_unreadable(self, node: str, reason: str) -> None:

@@ -34,7 +34,7 @@ from ringmq_gm import (
     ring_key,
 )
 from ringmq_gm.core.views import AcceptedLoss
-from ringmq_gm.nodes import NODES, NodeRecord
+from ringmq_gm.nodes import NODES
 from ringmq_gm.registry.base import (
     Change,
     Delete,
@@ -473,36 +473,6 @@ def test_a_record_of_a_node_that_cannot_be_read_ends_no_node(tmp_path: Path) -> 
             assert not any(node.task.done() for node in cluster.nodes.values())
 
     run(main())
-
-
-@pytest.mark.parametrize(
-    ("address", "is_found"),
-    [
-        ("0.0.0.0:7800", False),
-        ("[::]:7800", False),
-        (":7800", False),
-        ("10.0.0.1:7800", True),
-        ("[::1]:7800", True),
-        ("a:0", True),
-    ],
-)
-def test_a_node_that_nobody_finds_is_told_of(
-    address: str, is_found: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        async with local_cluster(tmp_path, "ab") as cluster:
-            record = NodeRecord("ghost", 1, address)
-            for _ in range(2):
-                await cluster.nodes["a"].registry.commit(
-                    [], [Put(NODES + "ghost", record.encode())]
-                )
-            groups = [node.group for node in cluster.nodes.values()]
-            await until(lambda: all("ghost" in group.nodes() for group in groups))
-
-    run(main())
-    told = [text for text in caplog.messages if text.startswith("node 'ghost' is registered at")]
-    # Once by each of the others.
-    assert len(told) == (0 if is_found else 2)
 
 
 def test_a_master_whose_record_alone_is_gone_goes_on_and_writes_it_again(tmp_path: Path) -> None:

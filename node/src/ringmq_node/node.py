@@ -70,7 +70,14 @@ from ringmq_node.doors.grpc.ring import FetchService
 from ringmq_node.errors import StartError
 from ringmq_node.identity import DiskIdentity, check_own_name, disk_identity
 from ringmq_node.model.reasons import Reason
-from ringmq_node.opening import enrol_node, group_options, open_store, place_of, server_of
+from ringmq_node.opening import (
+    check_found,
+    enrol_node,
+    group_options,
+    open_store,
+    place_of,
+    server_of,
+)
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.producer_budget import ProducerBudget, time_step_ms
 from ringmq_node.replica.replica import Replica
@@ -491,6 +498,7 @@ async def make_node(config: NodeConfig) -> Node:
                 config.data,
                 disk.standing.value,
             )
+        await check_found(registry, config)
         await enrol_node(registry, config)
         node = Node(config, registry, store, cluster_id=cluster_id, disk=disk, key=key)
         # From here on the node closes them.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 
 from ringmq_gm import GroupOptions, next_incarnation
-from ringmq_gm.nodes import NodeRecordError, is_any_address
+from ringmq_gm.nodes import NODES, NodeRecord, NodeRecordError
 from ringmq_gm.registry.base import AddressError, Registry, RegistryError
-from ringmq_node.broker.cluster_settings import NODES_SET, enrol, node_key
+from ringmq_node.broker.cluster_settings import NODES_SET, enrol
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
 from ringmq_node.doors.grpc.node_key import NodeKey
 from ringmq_node.doors.grpc.options import wire_options
@@ -18,6 +21,8 @@ from ringmq_node.resources.credit import Credit, CreditFlow
 from ringmq_node.storage import Store, StoreError
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_wire import WireServer
+
+logger = logging.getLogger(__name__)
 
 
 def group_options(config: NodeConfig, key: NodeKey) -> GroupOptions:
@@ -62,17 +67,50 @@ async def place_of(registry: Registry, config: NodeConfig) -> tuple[str, NodeKey
         raise StartError(f"registry {config.registry}: {error}") from error
 
 
-async def enrol_node(registry: Registry, config: NodeConfig) -> None:
-    """Raises `StartError`."""
+async def check_found(registry: Registry, config: NodeConfig) -> None:
+    """Whether the nodes of several machines find each other: where one is registered at every
+    address of its machine, each of the others finds itself. A node that isn't one of the cluster
+    yet is refused; of others it is said. Raises `StartError`."""
+    if config.registry.startswith("sqlite:"):
+        return  # All on one machine.
     try:
-        if is_any_address(address := config.advertise or config.listen):
-            entries = (await patiently(lambda: registry.list(NODES_SET))).entries
-            if others := {entry.key for entry in entries} - {node_key(config.node)}:
-                names = ", ".join(sorted(key.removeprefix(NODES_SET) for key in others))
-                raise ConfigError(
-                    f"advertise: the cluster has other nodes ({names}), and {address} is every "
-                    f"address of this machine: give the one where they find node {config.node}"
+        enrolled = (await patiently(lambda: registry.list(NODES_SET))).entries
+        live = (await patiently(lambda: registry.list(NODES))).entries
+    except RegistryError as error:
+        raise StartError(f"registry {config.registry}: {error}") from error
+    names = {entry.key.removeprefix(NODES_SET) for entry in enrolled}
+    address = config.advertise or config.listen
+    others = sorted(names - {config.node})
+    if others and is_any_address(address):
+        why = (
+            f"advertise: {address} is every address of this machine, and the cluster has other "
+            f"nodes ({', '.join(others)}): give the one where they find node {config.node}"
+        )
+        if config.node not in names:
+            raise StartError(why)
+        logger.warning("%s", why)
+    for entry in live:
+        with suppress(NodeRecordError):
+            record = NodeRecord.decode(entry.key.removeprefix(NODES), entry.value)
+            if record.node != config.node and is_any_address(record.address):
+                logger.warning(
+                    "node %r is registered at %s, where nobody finds it: it lacks `advertise`",
+                    record.node,
+                    record.address,
                 )
+
+
+def is_any_address(address: str) -> bool:
+    """Whether "host:port" means every address of the machine that uses it."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return host in ("", "0")
+
+
+async def enrol_node(registry: Registry, config: NodeConfig) -> None:
+    try:
         await patiently(lambda: enrol(registry, config.node))
     except RegistryError as error:
         raise StartError(f"registry {config.registry}: {error}") from error

@@ -36,7 +36,7 @@ class TcpSocket:
     """A connection's socket. What is asked for each message goes by a descriptor of its own, made
     when it is needed first: uvloop's socket makes an object for each call, 1.5 us."""
 
-    __slots__ = ("_corked", "_hides_bytes", "_own", "socket")
+    __slots__ = ("_corked", "_gives_up_after_ms", "_hides_bytes", "_own", "socket")
 
     def __init__(
         self, sock: socket.socket, unacknowledged_s: float | None = None, *, with_tls: bool
@@ -48,6 +48,7 @@ class TcpSocket:
         self._hides_bytes = with_tls or sys.platform != "linux"
         self._own: socket.socket | None = None
         self._corked = False
+        self._gives_up_after_ms = sys.maxsize
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -63,8 +64,9 @@ class TcpSocket:
 
     def give_up_after(self, unacknowledged_s: float) -> None:
         """See `WireCall.give_up_after`."""
-        if TCP_USER_TIMEOUT is not None:
-            timeout_ms = max(1, round(1000 * unacknowledged_s))
+        timeout_ms = max(1, round(1000 * unacknowledged_s))
+        if TCP_USER_TIMEOUT is not None and timeout_ms < self._gives_up_after_ms:
+            self._gives_up_after_ms = timeout_ms
             self.socket.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms)
 
     def cork(self, on: bool) -> None:

@@ -92,9 +92,9 @@ class WireCall:
         return self.stream.queued_bytes
 
     def give_up_after(self, unacknowledged_s: float) -> None:
-        """The call's connection is lost once the other end's kernel has acknowledged nothing for so
-        long. Else it may bring nothing for minutes where the network comes and goes: TCP waits
-        twice as long each time it sends again."""
+        """The call's connection is lost once the other end's kernel has taken nothing for so long;
+        of several limits the shortest counts. Else it may bring nothing for minutes where the
+        network comes and goes: TCP waits twice as long each time it sends again."""
         self._link.give_up_after(unacknowledged_s)
 
     @property

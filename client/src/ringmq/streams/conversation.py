@@ -33,8 +33,8 @@ OPEN_DOUBT_S = 1.0
 ANSWER_S = 1.5
 #: A node that answers nothing for so long, though it lives, may not be the master any more.
 DOUBT_S = 3.0
-#: After so many heartbeats without a sign of the node's kernel the way there is cut. A busy process
-#: gives no such sign, so it has longer.
+#: After so many heartbeats in which the node's kernel has taken nothing the way there is cut. Of a
+#: busy process the kernel does, unless its buffers are full: so that one has longer.
 HEARTBEATS_UNACKNOWLEDGED_MAX = 2
 #: How long the end of a half-closed stream is awaited before it is cancelled.
 FINISH_S = 2.0

@@ -108,6 +108,15 @@ def has_begun(progress: Path, *, resume: bool) -> bool:
     return resume and progress.exists() and progress.stat().st_size > 0
 
 
+def _check_there(job: ReplayJob) -> None:
+    if job.resume and not job.progress.exists():
+        # A new one would publish again what the one that is meant has published.
+        raise JobError(
+            f"{job.progress}: no such progress file, so there is nothing to go on with: mend its "
+            "name, or begin a new replay without --resume"
+        )
+
+
 class ReplayProgress:
     """Lines of JSON: for the job, for the units that it will publish, and for each one that is
     confirmed."""
@@ -120,12 +129,7 @@ class ReplayProgress:
         given = known_only(job.sink, sink_options.KNOWN, "the sink ringmq")
         sink = {name: value for name, value in given.items() if name not in sink_options.PACE}
         asked = {"source": str(job.source.absolute()), "where": job.where, "sink": sink}
-        if job.resume and not path.exists():
-            # A new one would publish again what the one that is meant has published.
-            raise JobError(
-                f"{path}: no such progress file, so there is nothing to go on with: mend its name, "
-                "or begin a new replay without --resume"
-            )
+        _check_there(job)
         begin_folder(path.absolute().parent)
         self.producer = self._begin(asked, job)
         # Also of a replay that is resumed: it may have been killed before this was on the disk.
@@ -253,6 +257,7 @@ def replay(
         # Before the progress file is there, which would be of this condition.
         first, *_ = units_of(job.source, files)
         refuse_unsteady(_reader_of(spark, first).parquet(*_patterns(first)), job.where)
+    _check_there(job)
     with _alone(job.progress):
         return _replay_rest(spark, job, ReplayProgress(job.progress, job), files, show)
 

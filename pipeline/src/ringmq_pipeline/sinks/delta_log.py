@@ -54,7 +54,9 @@ class DeltaLog:
         """All commits that are there, and their names. `newest`: the last one, if that is known."""
         if newest is not None and newest <= self._durable_version:
             return
-        new = self._new_commits()
+        new = self._following()
+        if not new or max(new) < (newest or 0):
+            new = self._behind()
         if not new:
             return
         for file in new.values():
@@ -64,14 +66,17 @@ class DeltaLog:
         make_durable([self._log, self._table])
         self._durable_version = max(new)
 
-    def _new_commits(self) -> dict[int, Path]:
-        """By version. These have no gaps, so nobody has to look through a month of old ones for the
-        next; unless it is old, too, and deleted."""
-        new: dict[int, Path] = {}
-        if self._durable_version >= 0:
-            following = ((n, self._commit(n)) for n in count(self._durable_version + 1))
-            new = dict(takewhile(lambda each: each[1].exists(), following))
-        return new or {
+    def _following(self) -> dict[int, Path]:
+        """The new commits by version, as far as they have no gap: nobody has to look through a
+        month of old ones for the next. Only old ones that are deleted leave gaps."""
+        if self._durable_version < 0:
+            return {}
+        following = ((n, self._commit(n)) for n in count(self._durable_version + 1))
+        return dict(takewhile(lambda each: each[1].exists(), following))
+
+    def _behind(self) -> dict[int, Path]:
+        """The same, found by a look at all."""
+        return {
             version: file
             for version, file in self._versions()
             if file.suffix == ".json" and version > self._durable_version
