@@ -6,6 +6,7 @@ Three nodes and `min_insync` 2. docs/ring.md draws them.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 from faults.vocabulary import (
@@ -16,6 +17,7 @@ from faults.vocabulary import (
     DiskRestored,
     Fault,
     RegistryCut,
+    SlowDisk,
 )
 from ringsim.simulator.course import Course
 from ringsim.simulator.runs import run_scenario
@@ -58,6 +60,14 @@ ONE_WAY_LEFT = (
     Block(1.5, ("c",), ("a",), both_ways=True, for_s=2.5),
     Block(1.5, ("c",), ("b",), both_ways=True, for_s=30.0),
 )
+
+# All are killed just after c has synced an op that a and b haven't. c comes back with the others.
+LONGEST_AT_C: tuple[Fault, ...] = (
+    SlowDisk(1.0, "a", 0.5, 1.0),
+    SlowDisk(1.0, "b", 0.5, 1.0),
+    *(Crash(1.42, name, 2.0) for name in "abc"),
+)
+FROM_THE_REGISTRY = RegistryCut(1.45, "c", 60.0)
 
 
 def scenario(faults: tuple[Fault, ...]) -> Scenario:
@@ -129,3 +139,55 @@ def test_one_that_can_reach_the_last_member_joins_it_and_there_is_no_to_and_fro(
         assert {member_id.node for member_id in view.synced} == {"a", "c"}
         # It shrank to c, then a joined, and was synchronised.
         assert view.epoch <= 6
+
+
+def longest_at_c(faults: tuple[Fault, ...], leaving: set[str]) -> Iterator[World]:
+    """Worlds in which all are up again, c has the longest log, and it holds no lease."""
+    for seed in range(3 * len(DELAYS)):
+        world = World(scenario(faults), random.Random(seed))
+        world.leaving = leaving
+        course = Course(world)
+        course.begin()
+        course.run_until(1.5)
+        ends = {name: len(world.machines[name].disk.log) for name in "abc"}
+        if ends["c"] > max(ends["a"], ends["b"]):
+            course.run_until(20.0)
+            yield world
+
+
+@pytest.mark.parametrize("leaving", [set(), {"c"}], ids=["wanted", "leaving"])
+def test_who_has_the_longest_log_begins_the_ring_though_it_is_to_leave_it(
+    leaving: set[str],
+) -> None:
+    """An evacuation had just begun when all were killed. The others waited for it for good."""
+    worlds = [*longest_at_c(LONGEST_AT_C, leaving)]
+    assert len(worlds) >= 5
+    for world in worlds:
+        view = world.registry.view
+        assert {member_id.node for member_id in view.synced} == {"a", "b", "c"}
+        assert len({len(machine.disk.log) for machine in world.machines.values()}) == 1
+
+
+def test_others_propose_for_the_longest_log_what_it_can_not_propose_itself() -> None:
+    """It is cut from the registry alone, and the ring that it would begin has nobody but itself."""
+    worlds = [*longest_at_c((*LONGEST_AT_C, FROM_THE_REGISTRY), set())]
+    assert len(worlds) >= 5
+    for world in worlds:
+        view = world.registry.view
+        assert view.begun
+        assert len(view.synced) >= 2
+
+
+def test_who_is_to_leave_joins_no_ring_that_goes_on() -> None:
+    """It asks now and then whether anybody does, as its log may be wanted."""
+    for seed in DELAYS:
+        faults = (Crash(1.5, "c", 1.0), RegistryCut(3.0, "a", 10.0))
+        world = World(scenario(faults), random.Random(seed))
+        world.leaving = {"c"}
+        course = Course(world)
+        course.begin()
+        course.run_until(8.0)
+        assert {member_id.node for member_id in world.registry.view.ids} == {"a", "b"}
+        before = world.steps
+        course.run_until(9.0)
+        assert world.steps - before < 500

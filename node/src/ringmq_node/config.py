@@ -133,7 +133,9 @@ class NodeConfig:
     # How long a queue outlives the connection or the consumers that it lives by, if these were lost
     # without a word: they, or their nodes, may merely be out of reach.
     orphan_s: float = 10.0
-    # Ends of logs that replicas had to cut, kept for operators as long as that; 0: none are kept.
+    # Ends of logs that replicas had to cut may be the last copies of their messages: how long they
+    # are kept for operators, and how many bytes of them; 0: none are kept.
+    set_aside_s: float = 7 * 24 * 3600
     set_aside_bytes_max: int = GIB
     reflection: bool = True
     log_level: str = "info"
@@ -168,7 +170,7 @@ class NodeConfig:
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
-        for name in ("leftover_s", "producer_expiry_s"):
+        for name in ("leftover_s", "set_aside_s", "producer_expiry_s"):
             if not 0 <= getattr(self, name) <= KEPT_S_MAX:
                 raise ConfigError(
                     f"{name}: {getattr(self, name)} is not within 0 to {KEPT_S_MAX} s"

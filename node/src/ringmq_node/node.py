@@ -70,14 +70,7 @@ from ringmq_node.doors.grpc.ring import FetchService
 from ringmq_node.errors import StartError
 from ringmq_node.identity import DiskIdentity, check_own_name, disk_identity
 from ringmq_node.model.reasons import Reason
-from ringmq_node.opening import (
-    check_found,
-    enrol_node,
-    group_options,
-    open_store,
-    place_of,
-    server_of,
-)
+from ringmq_node.opening import enrol_node, group_options, open_store, place_of, server_of
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.producer_budget import ProducerBudget, time_step_ms
 from ringmq_node.replica.replica import Replica
@@ -145,6 +138,7 @@ class Node:
             store_failed=self._store_failed,
             disk_is_trusted=disk.standing.is_trusted,
             leftover_s=config.leftover_s,
+            set_aside_s=config.set_aside_s,
             set_aside_bytes_max=config.set_aside_bytes_max,
             time_step_ms=time_step_ms(config.producer_expiry_s),
             wanted_of=self.settings.wanted_of,
@@ -498,7 +492,6 @@ async def make_node(config: NodeConfig) -> Node:
                 config.data,
                 disk.standing.value,
             )
-        await check_found(registry, config)
         await enrol_node(registry, config)
         node = Node(config, registry, store, cluster_id=cluster_id, disk=disk, key=key)
         # From here on the node closes them.

@@ -53,6 +53,7 @@ async def place_of(registry: Registry, config: NodeConfig) -> tuple[str, NodeKey
 
     Raises `StartError` and `ConfigError`.
     """
+    await check_found(registry, config)
     try:
         cluster_id = await patiently(lambda: cluster_id_of(registry, config.cluster))
         key = NodeKey(await patiently(lambda: cluster_secret(registry, config)), config.node)

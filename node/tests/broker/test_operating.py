@@ -14,6 +14,7 @@ from waiting import until
 
 import ringmq
 from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, QueueRules, SyncMode
+from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import KEY_BYTES_MAX, Delete, Put, RegistryUnavailableError
 from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.cluster_settings import POLICIES, enrol, node_key, policy_key
@@ -188,6 +189,34 @@ def test_a_drained_node_says_so_and_takes_no_queue_until_it_is_revived(tmp_path:
             await client.declare_queue("another")
         await client.operator.revive("a")
         await client.declare_queue("another")
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("members", "eligible", "needing"),
+    [
+        # c died last, and has what a has: b is gone, and a alone is up.
+        ("c", "ab", {"a", "b", "c"}),
+        ("bc", "", {"b", "c"}),
+        # a is the only one of them that is up.
+        ("abc", "", {"a", "b", "c"}),
+    ],
+)
+def test_a_node_is_needed_whose_disk_may_have_the_last_copy(
+    members: str, eligible: str, needing: set[str], tmp_path: Path
+) -> None:
+    """An evacuation said that it is done, and the manual said to forget the node then."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        lives = {"a": node.me, "b": MemberId("b", 1), "c": MemberId("c", 1)}
+        view = replace(
+            first_view([lives[name] for name in members], 2),
+            eligible=tuple(lives[name] for name in eligible),
+        )
+        await node.registry.commit([], [Put(ring_key("x"), view.encode())])
+        await until(lambda: node.group.view("x") == view)
+        assert await node.cluster.count_needing(["x"]) == dict.fromkeys(needing, 1)
 
     with_node(tmp_path, work)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import loops
 import pytest
+from node.tests.nodes import lone_node
 from node.tests.replica.test_joining import Joiner, Source, scenario, until
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 from node.tests.storage.workload import open_store, run_store
@@ -276,6 +279,29 @@ def test_it_is_removed_when_its_time_is_over_also_over_restarts(tmp_path: Path) 
         assert store.disk.list(tmp_path / DIRECTORY) == {}
 
     on_disk(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"), [({"leftover_s": 0.0}, 1), ({"set_aside_s": 0.0}, 0)]
+)
+def test_to_remove_leftovers_at_once_removes_no_log_that_was_cut(
+    settings: dict[str, float], kept: int, tmp_path: Path
+) -> None:
+    """The manual says how to have the room of deleted queues; these may be last copies."""
+
+    async def main() -> None:
+        node = await lone_node(tmp_path)
+        clock = Clock()
+        clock.time = time.time()
+        file = asides(node.store.disk, node.store.directory, clock)
+        await file.keep(filled(node.store), "orders", TAIL)
+        await node.stop()
+        node = await lone_node(tmp_path, **settings)
+        await node.hosting.set_asides.look()
+        assert len(node.hosting.set_asides.describe()) == kept
+        await node.stop()
+
+    loops.run(main())
 
 
 @pytest.mark.logs("a set-aside file can't be read")

@@ -76,6 +76,8 @@ class World:
         self.rng = rng
         self.trace: list[str] | None = [] if tracing else None
         self.steps = 0
+        # Machines whose next lives aren't wanted in the ring.
+        self.leaving: set[str] = set()
         # How the operator's decisions ended.
         self.losses_ended: list[LossOutcome] = []
         self.coverage = Coverage(scenario.faults)
@@ -147,7 +149,7 @@ class World:
         self.note(f"{machine.me} starts with {len(machine.disk.log)} ops")
         self.network.started(machine.name)
         self.registry.started(machine)
-        self.give(machine.name, MembershipWanted(True))
+        self.give(machine.name, MembershipWanted(machine.name not in self.leaving))
 
     def _open(self, machine: Machine, member: RingMember) -> None:
         """Begins the memory of this life."""

@@ -69,6 +69,9 @@ class ViewChanger:
     def __init__(self, me: MemberId, ring: str, timing: Timing, chance: Chance) -> None:
         self.lives = Lives()
         self.lives.saw(me)
+        # Whether this member is wanted in the ring. If not, it doesn't join it; but it answers for
+        # its log, and so it begins the ring again if that is the longest: others wait for it.
+        self.is_wanted = False
         # The views that were proposed in this epoch and may take effect: now or, if the answer
         # was lost, at any later time. The master counts their synchronised members as such.
         self.unresolved: list[View] = []
@@ -178,7 +181,7 @@ class ViewChanger:
         return self._probe(Purpose.STALLED, left, view, log, now)
 
     def seek_entry(self, view: View, log: Log, now: float) -> list[Effect]:
-        """Outside the ring, and wanted in it: joins it, or begins it again."""
+        """Outside the ring: begins it again, or joins it if it is wanted there."""
         if self._stage is not IDLE:
             return []
         if self._none_can_go_on(view):
@@ -186,11 +189,14 @@ class ViewChanger:
             # wait for its answer, and the last one was given before this member knew the view.
             targets = tuple(m.node for m in view.candidates if m.node != self._me.node)
             return self._probe(Purpose.RESTART, targets, view, log, now)
-        if self._hold_off.until is not None and view.has_quorum:
+        if not self.is_wanted or (self._hold_off.until is not None and view.has_quorum):
             return []
         return self._seek_join(view, log, now)
 
     def _seek_join(self, view: View, log: Log, now: float) -> list[Effect]:
+        if not self.is_wanted:
+            self._wait(now)  # It may ask again whether anybody goes on, but not at once.
+            return []
         earlier = {m for m in view.ids if self.lives.is_superseded(m)}
         joined = view.with_joiner(self._me, earlier)
         if joined is None:
@@ -348,7 +354,9 @@ class ViewChanger:
                 self._stage = IDLE
         return []
 
-    def proposal_failed(self, proposal: View, outcome: ProposalOutcome, now: float) -> list[Effect]:
+    def proposal_failed(
+        self, proposal: View, outcome: ProposalOutcome, view: View | None, now: float
+    ) -> list[Effect]:
         """The proposal did not win, for all that is known (one that won is learned as the view)."""
         if self._stage is not PROPOSING or proposal not in self.unresolved:
             return []
@@ -361,15 +369,20 @@ class ViewChanger:
         effects: list[Effect] = [*self.loss_ended(ended), RefreshView()]
         # One that is lost has mostly come second; a registry that is away loses every one.
         if outcome is ProposalOutcome.UNKNOWN or self._failures > 1:
-            effects += self._ask_others(proposal)
+            effects += self._ask_others(proposal, view)
         return effects
 
-    def _ask_others(self, proposal: View) -> list[Effect]:
-        """Asks the other members of this proposal, which has failed here, to make it."""
+    def _ask_others(self, proposal: View, view: View | None) -> list[Effect]:
+        """Asks the other members of this proposal, which has failed here, to make it. And all
+        candidates, if it begins the ring again: they wait for the longest log, and its member may
+        be the only one of the proposal."""
         # The operator who has accepted a loss was told that it has failed.
         if proposal == self._for_another or proposal.own_loss is not None:
             return []
-        nodes = [m.node for m in proposal.ids if m != self._me and m.node not in self.lives.down]
+        asked = {m.node: None for m in proposal.ids}
+        if view is not None and not set(proposal.ids).intersection(view.synced):
+            asked |= {m.node: None for m in view.candidates}
+        nodes = [name for name in asked if name not in {self._me.node, *self.lives.down}]
         if not nodes:
             return []
         if proposal not in self.unresolved:

@@ -127,7 +127,6 @@ class RingMember:
         self._log_is_whole = log_is_whole
         self._changer = ViewChanger(me, ring, self._timing, chance)
         self._early_hello = EarlyHello()
-        self._wanted = False
 
     # --- questions ---
 
@@ -218,7 +217,7 @@ class RingMember:
                 mirror = self._phase
                 return mirror.caught_up(persisted) if isinstance(mirror, Mirror) else []
             case MembershipWanted(wanted):
-                self._wanted = wanted
+                self._changer.is_wanted = wanted
                 return []
             case PromotionAsked(target):
                 return self._promotion_asked(target, now)
@@ -435,7 +434,7 @@ class RingMember:
         if outcome is ProposalOutcome.WON:
             # The watch would bring it as well, only later.
             return self._view_learned(view, now)
-        return self._changer.proposal_failed(view, outcome, now)
+        return self._changer.proposal_failed(view, outcome, self.view, now)
 
     # --- links and leases ---
 
@@ -467,8 +466,6 @@ class RingMember:
         if view is None or not changer.is_idle or phase is DELETED:
             return []
         if isinstance(phase, Outside):
-            if not self._wanted:
-                return []
             return changer.seek_entry(view, self._log(), now)
         if isinstance(phase, Mirror) and phase.is_held:
             if changer.loss_is_open:

@@ -144,14 +144,17 @@ class Cluster:
 
     async def count_needing(self, queue_ids: Iterable[str]) -> Counter[str]:
         """How many of these queues would be below `min_insync` without each node, or without a
-        replica that has everything."""
+        replica that has everything. Where too few are left already, each node counts whose disk may
+        hold everything: the ring may have to be begun again from it, though it is no member."""
         needing: Counter[str] = Counter()
         pieces = Pieces()
         for queue_id in queue_ids:
             view = self._group.view(queue_id)
             if view is not None:
-                alive = [member.node for member in view.synced if self.is_alive(member)]
-                if len(alive) <= view.min_insync:
+                alive = {member.node for member in view.synced if self.is_alive(member)}
+                if len(alive) < view.min_insync:
+                    needing.update({member.node for member in view.candidates})
+                elif len(alive) == view.min_insync:
                     needing.update(alive)
             await pieces.step()
         return needing

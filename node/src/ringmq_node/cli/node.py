@@ -58,6 +58,7 @@ _HELP = {
     "orphan_s": "How long an exclusive or auto-delete queue outlives a connection or consumers "
     "that were lost without a word.",
     "leftover_s": "How long a replica that no record names any more is kept.",
+    "set_aside_s": "How long ends of logs that had to be cut are kept; 0: none are.",
     "set_aside_bytes_max": "Bytes of ends of logs that had to be cut and are kept; 0: none.",
     "reflection": "Serve gRPC reflection.",
     "log_level": "debug, info, warning or error.",

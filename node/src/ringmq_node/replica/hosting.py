@@ -61,6 +61,7 @@ class Hosting:
         store_failed: Callable[[StoreError], None],
         disk_is_trusted: bool,
         leftover_s: float,
+        set_aside_s: float,
         set_aside_bytes_max: int = GIB,
         wanted_of: Callable[[QueueRecord], Wanted] | None = None,
         time_step_ms: int = 60_000,
@@ -88,7 +89,7 @@ class Hosting:
             store.disk,
             store.directory,
             node=group.me.node,
-            keep_s=leftover_s,
+            keep_s=set_aside_s,
             bytes_max=set_aside_bytes_max,
         )
         self.sources = sources

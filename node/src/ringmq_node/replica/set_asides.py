@@ -148,7 +148,7 @@ class SetAsides:
             # The same log, cut at the same place, by an attempt to join that came to nothing.
             return False
         if not self._keep_s or not self._bytes_max:
-            _tell(info, "is cut; leftover_s or set_aside_bytes_max is 0, so nothing is kept")
+            _tell(info, "is cut; set_aside_s or set_aside_bytes_max is 0, so nothing is kept")
             return False
         async with self._turn:
             if name_for(info) in self._files:

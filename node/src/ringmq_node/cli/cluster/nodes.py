@@ -118,9 +118,7 @@ async def _drain(client: Client, name: str, evacuate: bool, wait_s: float) -> No
 
 
 def _is_done(node: NodeInfo, evacuate: bool) -> bool:
-    if evacuate:
-        return not node.masters and not node.mirrors
-    return not node.masters and not node.queues_needing
+    return not (node.masters or node.queues_needing or (evacuate and node.mirrors))
 
 
 @click.command()
