@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from ringmq_node.broker.caller import Caller
 from ringmq_node.broker.cluster_settings import POLICIES, enrol, node_key, policy_key
 from ringmq_node.broker.operating import OPERATIONS
 from ringmq_node.broker.placement import NodeStanding
+from ringmq_node.broker.rebalancing import MasterMove
 from ringmq_node.model.names import VHOST_NAME_BYTES_MAX
 from ringmq_node.model.policies import NAME_BYTES_MAX
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -217,6 +219,35 @@ def test_a_node_is_needed_whose_disk_may_have_the_last_copy(
         await node.registry.commit([], [Put(ring_key("x"), view.encode())])
         await until(lambda: node.group.view("x") == view)
         assert await node.cluster.count_needing(["x"]) == dict.fromkeys(needing, 1)
+
+    with_node(tmp_path, work)
+
+
+def test_a_rebalancing_whose_time_is_up_tells_what_was_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves = [MasterMove(f"q{number}", "a", "b") for number in range(6)]
+    begun: list[str] = []
+
+    async def planned(*_: object) -> list[MasterMove]:
+        return moves
+
+    async def move(queue: str, node: str) -> None:
+        begun.append(queue)
+        if queue != "q1":
+            await asyncio.get_running_loop().create_future()
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        operating = node.broker.operating
+        monkeypatch.setattr(operating, "_plan", planned)
+        told = await operating.rebalance("", 1.0, move=move, every_vhost=True)
+        assert [each.queue for each in told] == [each.queue for each in moves]
+        assert [each.queue for each in told if not each.error] == ["q1"]
+        assert begun == ["q0", "q1", "q2", "q3", "q4"]
+        assert told[0].error == "no answer in time"
+        assert told[5].error == "not begun: the time was up"
+        # The place is free again.
+        assert await operating.rebalance("", 1.0, move=None, every_vhost=True) == moves
 
     with_node(tmp_path, work)
 

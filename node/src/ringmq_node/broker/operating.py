@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 REGISTRY_SHARE = 0.75
 # Masters that are moved at a time: publishers of their queues wait meanwhile.
 MOVES_AT_ONCE = 4
+# Of the time of a rebalancing: the rest is for the answer.
+MOVES_SHARE = 0.9
 OPERATIONS = "operations/"
 OPERATION_LEASE_S = 10.0
 
@@ -172,15 +174,18 @@ class Operating:
     ) -> list[MasterMove]:
         """Carries the moves out by `move`, a few at a time; None: only tells them.
 
-        One rebalancing of the cluster at a time, or two of them would undo each other's work.
+        One rebalancing of the cluster at a time, or two of them would undo each other's work. When
+        the time is up, those that weren't made say so: the others are told all the same.
         """
+        end = asyncio.get_running_loop().time() + deadline_s * MOVES_SHARE
         async with asyncio.timeout(deadline_s):
             if move is None:
                 return await self._plan(prefix, every_vhost)
             async with self._alone("rebalance"):
                 gate = asyncio.Semaphore(MOVES_AT_ONCE)
                 moves = await self._plan(prefix, every_vhost)
-                return [*await asyncio.gather(*(_moved(each, move, gate) for each in moves))]
+                made = (_moved(each, move, gate, end) for each in moves)
+                return [*await asyncio.gather(*made)]
 
     async def _plan(self, prefix: str, every_vhost: bool) -> list[MasterMove]:
         fleet = self._cluster.fleet_of(
@@ -219,10 +224,16 @@ class Operating:
             raise registry_away() from error
 
 
-async def _moved(planned: MasterMove, move: Move, gate: asyncio.Semaphore) -> MasterMove:
+async def _moved(
+    planned: MasterMove, move: Move, gate: asyncio.Semaphore, end: float
+) -> MasterMove:
+    """`end`: when it must be over, on the loop's clock."""
     async with gate:
+        if asyncio.get_running_loop().time() >= end:
+            return replace(planned, error="not begun: the time was up")
         try:
-            await move(planned.queue, planned.new_master)
+            async with asyncio.timeout_at(end):
+                await move(planned.queue, planned.new_master)
         except (BrokerError, TimeoutError) as error:
             return replace(planned, error=str(error) or "no answer in time")
     return planned
