@@ -122,6 +122,11 @@ class Client:
     cancelled: bool = False
     told_active: bool | None = None
 
+    @property
+    def counts(self) -> bool:
+        """As one of the queue's consumers."""
+        return not (self.pulls or self.cancelled)
+
     def takes(self, body: bytes) -> bool:
         """Unasked."""
         return not self.pulls and self.has_room(body)
@@ -446,7 +451,7 @@ class MasterMachine(RuleBasedStateMachine):
     ) -> None:
         terms = ConsumerTerms(messages, size, priority, exclusive, identity)
         same = [n for n, each in self.clients.items() if identity and each.identity == identity]
-        others = [each for n, each in self.clients.items() if n not in same and not each.pulls]
+        others = [each for n, each in self.clients.items() if n not in same and each.counts]
         number = self.next_id()
         is_kept_out = bool(others) and (exclusive or any(each.exclusive for each in others))
         if is_kept_out or (exclusive and self.single):
@@ -477,7 +482,7 @@ class MasterMachine(RuleBasedStateMachine):
         assert not set(same) & set(self.clients)
         self.clients[number] = Client(messages, size, self.missing, identity=identity, pulls=True)
         self.do(self.master.consumer_begun(number))
-        assert len(self.master.consumers) == sum(not each.pulls for each in self.clients.values())
+        assert len(self.master.consumers) == sum(each.counts for each in self.clients.values())
 
     @precondition(lambda self: any(client.pulls for client in self.clients.values()))
     @rule(which=st.integers(0, 3), messages_max=LIMIT_MESSAGES, bytes_max=LIMIT_BYTES)

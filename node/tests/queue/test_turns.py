@@ -92,6 +92,25 @@ def test_an_exclusive_consumer_is_alone() -> None:
     scene.take()
 
 
+def test_a_cancelled_consumer_is_none_though_it_holds_messages() -> None:
+    """As in RabbitMQ: nobody is kept out by it, and the queue is unused."""
+    scene = Scene()
+    scene.publish(b"a", b"b")
+    scene.open(1, exclusive=True)
+    held = scene.take()
+    scene.do(scene.master.consumer_cancelled(1))
+    assert len(scene.master.consumers) == 0
+    scene.do(scene.master.consumer_cancelled(1))
+    scene.open(2, exclusive=True)
+    assert len(scene.master.consumers) == 1
+    scene.do(scene.master.consumer_closed(1))
+    assert len(scene.master.consumers) == 1
+    assert held
+    assert scene.take()
+    scene.do(scene.master.consumer_closed(2))
+    assert len(scene.master.consumers) == 0
+
+
 def test_none_is_exclusive_where_one_is_active_at_a_time() -> None:
     scene = Scene()
     scene.follow(single_active_consumer=True)

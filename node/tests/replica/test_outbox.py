@@ -201,9 +201,31 @@ def test_the_rules_of_the_moment_give_exchange_and_key() -> None:
         scene.publish_with("a", "b", "a")
         reject_all(scene)
         await scene.emptied()
-        keys = {(exchange, key) for exchange, key, *_ in scene.publisher.calls}
-        assert keys == {("", "dead")}
-        assert sorted(sequence for _, _, sequence, *_ in scene.publisher.calls) == [1, 2, 3]
+        # All have one key then, and leave in order.
+        assert scene.publisher.calls == [("", "dead", 1, [b"x0", b"x1", b"x2"], frozenset())]
+
+    play(work)
+
+
+def test_letters_have_their_own_keys_again_when_the_rules_give_none() -> None:
+    """Some of them are under way as one batch, and wait for its target."""
+
+    async def work(scene: OutboxScene) -> None:
+        scene.rules = QueueRules(dead_letter_exchange="dlx", dead_letter_routing_key="stuck")
+        scene.outbox.rules_changed()
+        scene.publisher.gates["stuck"] = asyncio.Event()
+        scene.publish_with("a", "b", "b", "a")
+        reject_all(scene)
+        await until(lambda: len(scene.publisher.calls) == 1)
+        scene.rules = QueueRules(dead_letter_exchange="dlx")
+        scene.outbox.rules_changed()
+        scene.do(scene.master.follow(scene.rules))
+        await scene.emptied()
+        assert scene.publisher.calls[1:] == [
+            ("dlx", "a", 1, [b"x0"], frozenset()),
+            ("dlx", "b", 2, [b"x1", b"x2"], frozenset()),
+            ("dlx", "a", 4, [b"x3"], frozenset()),
+        ]
 
     play(work)
 

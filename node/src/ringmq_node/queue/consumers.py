@@ -127,6 +127,12 @@ class Subscription:
         return self.begun and not self.cancelled and not self.terms.pulls
 
     @property
+    def counts(self) -> bool:
+        """Whether it is one of the queue's consumers: one that pulls isn't, nor one that has merely
+        kept messages when it was cancelled."""
+        return not (self.terms.pulls or self.cancelled)
+
+    @property
     def room_bytes(self) -> int | None:
         """None: a message of any size, because it would be the only one."""
         own = self.own_room_bytes
@@ -153,7 +159,8 @@ class Subscriptions:
         self.active: int | None = None
         self.single_active = False
         self._by_id: dict[int, Subscription] = {}
-        self._pulling = 0
+        # Those that are given nothing unasked: they pull, or are cancelled.
+        self._uncounted = 0
         self._by_identity: dict[bytes, int] = {}
         self._turns = Turns()
         self.sharing = Sharing()
@@ -163,7 +170,7 @@ class Subscriptions:
 
     def __len__(self) -> int:
         """Those that are given messages unasked."""
-        return len(self._by_id) - self._pulling
+        return len(self._by_id) - self._uncounted
 
     def __contains__(self, consumer: int) -> bool:
         return consumer in self._by_id
@@ -188,7 +195,7 @@ class Subscriptions:
                 "be exclusive"
             )
         former = self.former(terms)
-        others = [one for one in self if not one.terms.pulls and one.id != former]
+        others = [one for one in self if one.counts and one.id != former]
         if not others:
             return
         if others[0].terms.exclusive:
@@ -204,7 +211,7 @@ class Subscriptions:
         self._by_id[consumer] = subscription = Subscription(
             consumer, terms, terms.prefetch_messages, terms.prefetch_bytes
         )
-        self._pulling += terms.pulls
+        self._uncounted += terms.pulls
         if terms.shares_window:
             subscription.share = Share()
         if terms.identity:
@@ -244,6 +251,7 @@ class Subscriptions:
     def cancel(self, consumer: int) -> list[TellActive]:
         """It is given nothing more; its outstanding messages stay with it."""
         subscription = self._by_id[consumer]
+        self._uncounted += subscription.counts
         subscription.cancelled = True
         self._place(subscription)
         return self._hand_over(subscription)
@@ -267,7 +275,7 @@ class Subscriptions:
     def close(self, consumer: int) -> tuple[RangeSet, list[TellActive]]:
         """It is gone; returns the messages that it had, and who is told of that."""
         subscription = self._by_id.pop(consumer)
-        self._pulling -= subscription.terms.pulls
+        self._uncounted -= not subscription.counts
         if subscription.terms.identity:
             del self._by_identity[subscription.terms.identity]
         self._turns.leave(consumer)
@@ -471,8 +479,8 @@ class Subscriptions:
                 assert self._holding.of(subscription.id) == subscription.outstanding
         assert self.unacknowledged_bytes == sum(one.outstanding_bytes for one in self)
         assert self.unacknowledged == len(seen)
-        assert len(self) <= 1 or not any(one.terms.exclusive for one in self)
-        assert self._pulling == sum(one.terms.pulls for one in self)
+        assert len(self) <= 1 or not any(one.terms.exclusive for one in self if one.counts)
+        assert self._uncounted == sum(not one.counts for one in self)
         assert self.active is None or self.single_active
         if self.single_active and self.active is None:
             assert not any(one.could_be_active for one in self)

@@ -127,6 +127,9 @@ class Mastership:
         self._waits = Waits()
         # Whether `_deliver_more` is about to run.
         self._delivers_more = False
+        # Whether `carry_out` is at work, and the effects that have come about meanwhile.
+        self._carries_out = False
+        self._later: list[Effect] = []
         # Ops that the core asked for and the ring hasn't taken yet.
         task = f"held ops of {self.name}"
         self._held_ops = AskedOps(
@@ -407,6 +410,27 @@ class Mastership:
     # --- effects of the core ---
 
     def carry_out(self, effects: list[Effect]) -> None:
+        """Those of a call that is made meanwhile come behind these: in a ring of one, an op is
+        confirmed while it is asked for, and what that lets go would overtake what is decided."""
+        if self._carries_out:
+            self._later += effects
+            return
+        self._carries_out = True
+        try:
+            self._carry_out_all(effects)
+            while self._later:
+                later, self._later = self._later, []
+                self._carry_out_all(later)
+        finally:
+            self._carries_out = False
+            self._later = []
+        self.room.look()
+        if self.queue.keeping.expiry.next_ms != self.upkeep.set_to_ms:
+            self.upkeep.set_timer()
+        if self.upkeep.counts_use:
+            self.upkeep.look_at_consumers()
+
+    def _carry_out_all(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 # The most frequent first: each case before it costs a look.
@@ -440,11 +464,6 @@ class Mastership:
                     self.subscribers.tell_short(consumer, short=short, needs_bytes=needs_bytes)
                 case EndConsumer(consumer, reason):
                     self.subscribers.end_one(consumer, reason)
-        self.room.look()
-        if self.queue.keeping.expiry.next_ms != self.upkeep.set_to_ms:
-            self.upkeep.set_timer()
-        if self.upkeep.counts_use:
-            self.upkeep.look_at_consumers()
 
     def _expire(self) -> None:
         if not self.ended:

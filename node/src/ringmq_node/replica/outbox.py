@@ -5,8 +5,10 @@ exchange and the key that the queue's rules have at that moment, and with one mo
 message's history. It tells the core what became of them, and decides only when to try again.
 
 Letters with the same routing keys, a *lane*, leave one batch after another; lanes don't wait for
-each other. A target that is down or full holds its lane, and at last the core's window: the queue's
-other messages, and the letters of other queues, go on.
+each other. Where the queue's rules give the letters a key, that is the key of all, and they leave
+in order; else those of two keys may overtake each other on their way to one queue. A target that is
+down or full holds its lane, and at last the core's window: the queue's other messages, and the
+letters of other queues, go on.
 
 Each queue is one producer, whose sequences are the letters' numbers: so the next master, which
 sends again what it finds doomed, has a letter enqueued once. Where an operator has accepted a loss,
@@ -25,6 +27,7 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ringmq_base.limits import KIB
 from ringmq_base.ranges import Range
@@ -113,7 +116,7 @@ class Outbox:
         losses = replica.view.losses
         seed = f"dead letters of {replica.record.id} since {losses[-1].epoch if losses else 0}"
         self.producer_id = PRODUCER_PREFIX + hashlib.blake2b(seed.encode(), digest_size=16).digest()
-        # By routing keys.
+        # By the keys with which they leave.
         self._lanes: dict[tuple[str, ...], deque[tuple[LetterWay, Letter]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # As the desk has heard of them.
@@ -152,12 +155,13 @@ class Outbox:
 
     def _put(self, way: LetterWay, letter: Letter) -> None:
         self._hold(letter.size_bytes)
-        lane = self._lanes.get(way.routing_keys)
+        keys = _keys_of(way, self._rules())
+        lane = self._lanes.get(keys)
         if lane is not None:
             lane.append((way, letter))
             return
-        self._lanes[way.routing_keys] = deque([(way, letter)])
-        task = self._spawn(self._run(way.routing_keys), f"letters of {self._name}")
+        self._lanes[keys] = deque([(way, letter)])
+        task = self._spawn(self._run(keys), f"letters of {self._name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -191,12 +195,18 @@ class Outbox:
     async def _run(self, keys: tuple[str, ...]) -> None:
         lane = self._lanes[keys]
         while lane and not self._ended:
-            way = lane[0][0]
-            await self._publish(way, _front(lane))
+            front = _front(lane, self._rules())
+            ways = {way.routing_keys for way, _ in front}
+            if not await self._publish(front[0][0], [letter for _, letter in front], ways):
+                lane.extendleft(reversed(front))
         if not self._ended:
             del self._lanes[keys]
 
-    async def _publish(self, way: LetterWay, letters: Sequence[Letter]) -> None:
+    async def _publish(
+        self, way: LetterWay, letters: Sequence[Letter], ways: set[tuple[str, ...]]
+    ) -> bool:
+        """Returns False if they can't leave as one batch any more: each has its own of these
+        routing keys since the rules have changed."""
         block = Block.of([each.body for each in letters], [each.properties for each in letters])
         pause_s = RETRY_FIRST_S
         waited_s = 0.0
@@ -205,9 +215,10 @@ class Outbox:
             exchange = rules.dead_letter_exchange
             if exchange is None:
                 self._drop(letters, "the queue has no dead-letter exchange any more")
-                return
-            key = rules.dead_letter_routing_key
-            keys = way.routing_keys if key is None else (key,)
+                return True
+            keys = _keys_of(way, rules)
+            if len({_keys_of(replace(way, routing_keys=own), rules) for own in ways}) > 1:
+                return False
             target = (exchange, keys)
             missing = ""
             try:
@@ -226,14 +237,14 @@ class Outbox:
                 if routed:
                     self._unknown.discard(target)
                     self._gone(letters, arrived=True)
-                    return
+                    return True
                 shown_keys = ", ".join(map(repr, keys))
                 missing = f"no queue gets letters with key {shown_keys} from exchange {exchange!r}"
             except BrokerError as error:
                 if error.reason is Reason.SEQUENCE_FORGOTTEN:
                     positions = self._let_go(letters)
                     self._carry_out(self._departures.letters_forgotten(positions))
-                    return
+                    return True
                 if error.reason is Reason.EXCHANGE_NOT_FOUND:
                     missing = f"there is no exchange {exchange!r}"
                 if waited_s >= PATIENCE_S and not missing:
@@ -244,7 +255,7 @@ class Outbox:
                 if len(self._unknown) < UNKNOWN_MAX:
                     self._unknown.add(target)
                 self._drop(letters, missing)
-                return
+                return True
             await asyncio.sleep(pause_s)
             waited_s += pause_s
             pause_s = min(2 * pause_s, RETRY_LAST_S)
@@ -276,17 +287,30 @@ def _target_of(rules: QueueRules) -> tuple[str | None, str | None]:
     return rules.dead_letter_exchange, rules.dead_letter_routing_key
 
 
-def _front(lane: deque[tuple[LetterWay, Letter]]) -> list[Letter]:
+def _keys_of(way: LetterWay, rules: QueueRules) -> tuple[str, ...]:
+    """With which letters of this way leave."""
+    key = rules.dead_letter_routing_key
+    return way.routing_keys if key is None else (key,)
+
+
+def _front(
+    lane: deque[tuple[LetterWay, Letter]], rules: QueueRules
+) -> list[tuple[LetterWay, Letter]]:
     """Takes the first letters that can leave as one batch: with consecutive numbers, as these are
     the sequences of the batch."""
-    way, letter = lane.popleft()
-    batch = [letter]
-    size = len(letter.body)
+    batch = [lane.popleft()]
+    first, letter = batch[0]
+    number, size = letter.number, len(letter.body)
+    keys = _keys_of(first, rules)
     while lane and len(batch) < BATCH_MESSAGES_MAX:
-        next_way, letter = lane[0]
+        way, letter = lane[0]
         size += len(letter.body)
-        if next_way != way or letter.number != batch[-1].number + 1 or size > BATCH_BYTES_MAX:
+        number += 1
+        fits = letter.number == number and size <= BATCH_BYTES_MAX
+        is_alike = way == first or (
+            _keys_of(way, rules) == keys and replace(way, routing_keys=first.routing_keys) == first
+        )
+        if not fits or not is_alike:
             break
-        batch.append(letter)
-        lane.popleft()
+        batch.append(lane.popleft())
     return batch

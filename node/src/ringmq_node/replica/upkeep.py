@@ -61,12 +61,15 @@ class Upkeep:
         self._consumers = 0
         # On the loop's clock.
         self._used_s = 0.0
+        self._expires_ms: int | None = None
         self.configure(rules)
 
     def configure(self, rules: QueueRules) -> None:
+        """As often as anything of the cluster's settings changes: that is no use of the queue."""
         self._ttl_ms = rules.message_ttl_ms
-        self._expires_ms = rules.expires_ms
-        self.used()
+        if rules.expires_ms != self._expires_ms:
+            self._expires_ms = rules.expires_ms
+            self.used()
 
     def end(self) -> None:
         self._timer.cancel()
