@@ -43,6 +43,7 @@ def test_deliveries_behind_an_ack(tmp_path: Path) -> None:
         async def take(count: int) -> None:
             while len(got) < count:
                 batch = await consumer.next_batch(20.0)
+                assert batch is not None
                 assert not any(each.redelivered for each in batch)
                 got.extend(each.position for each in batch)
 
