@@ -3,13 +3,14 @@ for, and what follows from that must not overtake what was decided before."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 from loops import run
 from node.tests.nodes import lone_node
-from waiting import until
+from waiting import leeway, until
 
 import ringmq
 from ringmq import QueueRules
@@ -52,6 +53,57 @@ def test_deliveries_behind_an_ack(tmp_path: Path) -> None:
             await consumer.ack(0, HELD - 1)
             await take(ONE_BY_ONE)
         assert got == [*range(ONE_BY_ONE)]
+
+    played(tmp_path, story)
+
+
+def test_a_message_that_comes_back_is_before_those_behind_it(tmp_path: Path) -> None:
+    """Its consumer has room at once, and was given the next one."""
+
+    async def story(client: ringmq.Client) -> None:
+        await client.declare_queue("q")
+        async with client.publisher("q") as publisher:
+            await publisher.publish_batch([b"0", b"1", b"2"])
+        got: list[tuple[bytes, bool]] = []
+        async with client.consumer("q", prefetch=1) as consumer:
+            for turn in range(6):
+                batch = await consumer.next_batch(20.0)
+                assert batch is not None
+                (message,) = batch
+                got.append((message.body, message.redelivered))
+                settle = consumer.nack if turn < 3 else consumer.ack
+                await settle(message.position, message.position)
+        again = (b"0", True)
+        assert got == [(b"0", False), again, again, again, (b"1", False), (b"2", False)]
+
+    played(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_a_purge_of_nothing_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """It had taken in hand what a purge before it had still to remove, and dropped that: no message
+    left the queue any more."""
+
+    async def story(client: ringmq.Client) -> None:
+        await client.declare_queue("q")
+        async with client.publisher("q") as publisher:
+            await publisher.publish_batch([b""] * 3000)
+        async with client.consumer("q", prefetch=3000) as consumer:
+            held = 0
+            while held < 3000:
+                held += len(await consumer.next_batch(20.0) or ())
+            for position in range(0, 3000, 2):
+                await consumer.ack(position, position)
+
+        async def half_is_ready() -> bool:
+            return (await client.queue("q")).messages_ready == 1500
+
+        await until(half_is_ready)
+        purged = asyncio.gather(*(client.purge_queue("q") for _ in range(2)))
+        assert sorted(await asyncio.wait_for(purged, leeway(10.0))) == [0, 1500]
+        async with client.publisher("q") as publisher:
+            await publisher.publish_batch([b"x", b"y", b"z"])
+        assert await asyncio.wait_for(client.purge_queue("q"), leeway(10.0)) == 3
 
     played(tmp_path, story)
 

@@ -46,7 +46,7 @@ from ringmq_node.queue.effects import (
 )
 from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.master import QueueMaster
-from ringmq_node.queue.ops import AskedOp, Publish, Requeue
+from ringmq_node.queue.ops import AskedOp, Op, Publish, Requeue
 from ringmq_node.queue.run import Run
 from ringmq_node.replica import taking
 from ringmq_node.replica.asked_ops import AskedOps
@@ -125,10 +125,10 @@ class Mastership:
             spawn=replica.spawn,
         )
         self._waits = Waits()
-        # Whether `_deliver_more` is about to run.
-        self._delivers_more = False
-        # Whether `carry_out` is at work, and the effects that have come about meanwhile.
-        self._carries_out = False
+        # Whether `_deliver_more` is about to run, an op is asked for, or effects are carried out;
+        # and what has come about meanwhile.
+        self._delivers_more = self._asks = self._carries_out = False
+        self._marks: tuple[int, int] | None = None
         self._later: list[Effect] = []
         # Ops that the core asked for and the ring hasn't taken yet.
         task = f"held ops of {self.name}"
@@ -190,6 +190,9 @@ class Mastership:
 
     def watermarks(self, received: int, persisted: int) -> None:
         """Ops up to these numbers are on every synchronised member: received, and on disk."""
+        if self._asks:
+            self._marks = (received, persisted)
+            return
         hidden = self.queue.hides_inheritance
         self.carry_out(self.queue.watermarks(received, persisted))
         self._held_ops.send()
@@ -311,12 +314,13 @@ class Mastership:
                 # Here, so that replicas need no rule to agree.
                 priority=min(priority, self.rules.max_priority or 0),
             )
-            number = self._replica.multicast(op)
+            number = self.ask(op)
             self.carry_out(self.queue.published(number, op, publisher))
+            self.asked()
         if refused:
             sender = RefusedSender(publisher, producer_id if of_letters else b"")
             blocks = blocks_of(bodies, properties, first_sequence, refused)
-            refuse(self, self._replica, sender, blocks, transient=transient)
+            refuse(self, self._ring, sender, blocks, transient=transient)
 
     def check_writable(self) -> None:
         """Raises while no op could be confirmed, or the ring takes none."""
@@ -367,6 +371,8 @@ class Mastership:
         if removed:
             self.changed.notify()
             await self.wait_settled(number, effects)
+        else:
+            self.carry_out(effects)  # Of those who removed something before.
         return removed
 
     def next_number(self) -> int:
@@ -410,20 +416,18 @@ class Mastership:
     # --- effects of the core ---
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """Those of a call that is made meanwhile come behind these: in a ring of one, an op is
-        confirmed while it is asked for, and what that lets go would overtake what is decided."""
+        """Those of a call that is made meanwhile, as a ring of one confirms an op at once, come
+        behind these: they would overtake what is decided."""
         if self._carries_out:
             self._later += effects
             return
         self._carries_out = True
         try:
-            self._carry_out_all(effects)
-            while self._later:
-                later, self._later = self._later, []
-                self._carry_out_all(later)
+            while effects:
+                self._carry_out_all(effects)
+                effects, self._later = self._later, []
         finally:
-            self._carries_out = False
-            self._later = []
+            self._carries_out, self._later = False, []
         self.room.look()
         if self.queue.keeping.expiry.next_ms != self.upkeep.set_to_ms:
             self.upkeep.set_timer()
@@ -448,9 +452,8 @@ class Mastership:
                         self._replica.spawn(self._deliver_more(), f"deliveries of {self.name}")
                 case SendLetters(letters):
                     if self._outbox is None:
-                        leaving = self.queue.departures
                         self._outbox = Outbox(
-                            self._replica, leaving, self.carry_out, lambda: self.rules
+                            self._replica, self.queue.departures, self.carry_out, lambda: self.rules
                         )
                     self._outbox.send(letters)
                 case ReportSettled(consumer, positions):
@@ -475,8 +478,23 @@ class Mastership:
         if not self.ended:
             self.carry_out(self.queue.deliver_more())
 
+    def ask(self, op: Op) -> int:
+        """Multicasts an op; returns its number. In a ring of one it is safe by then: the core is
+        told by `asked`, once it has heard of the op."""
+        self._asks = True
+        try:
+            return self._replica.multicast(op)
+        finally:
+            self._asks = False
+
+    def asked(self) -> None:
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            self.watermarks(*marks)
+
     def _send(self, op: AskedOp) -> None:
-        number = self._replica.multicast(op)
+        number = self.ask(op)
         self.carry_out(self.queue.applied(number, op))
+        self.asked()
         if type(op) is Requeue:
             self.changed.notify()

@@ -22,8 +22,7 @@ from ringmq_node.model.rules import Overflow, QueueRules
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.effects import Effect
 from ringmq_node.queue.master import QueueMaster
-from ringmq_node.queue.ops import Publish
-from ringmq_node.replica.master_replica import MasterReplica
+from ringmq_node.queue.ops import Op, Publish
 from ringmq_node.replica.upkeep import FullQueueRefusal
 
 
@@ -34,6 +33,10 @@ class RefusingMaster(Protocol):
 
     @property
     def queue(self) -> QueueMaster: ...
+    @property
+    def name(self) -> str: ...
+    def ask(self, op: Op) -> int: ...
+    def asked(self) -> None: ...
     def carry_out(self, effects: list[Effect]) -> None: ...
 
 
@@ -62,7 +65,7 @@ class RefusedSender:
 
 def refuse(
     mastership: RefusingMaster,
-    replica: MasterReplica,
+    ring: Ring,
     sender: RefusedSender,
     blocks: Sequence[tuple[Range, Block]],
     *,
@@ -74,15 +77,16 @@ def refuse(
     told: list[Range] = []
     for sequences, block in blocks:
         queue.keeping.rejected_total += block.count
-        letter = _letter(mastership, replica.ring, sender, block, sequences[0], transient=transient)
+        letter = _letter(mastership, ring, sender, block, sequences[0], transient=transient)
         if letter is not None:
             publisher = sender.publisher if sender.letters_of else None
-            number = replica.multicast(letter)
+            number = mastership.ask(letter)
             mastership.carry_out(queue.refused(number, letter, publisher))
+            mastership.asked()
         if letter is None or not sender.letters_of:
             told.append(sequences)
     if told:
-        raise FullQueueRefusal(replica.record.name, told)
+        raise FullQueueRefusal(mastership.name, told)
 
 
 def _letter(
