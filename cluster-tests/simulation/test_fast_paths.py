@@ -81,6 +81,7 @@ def quick() -> list[str]:
     return traces()
 
 
+@pytest.mark.compute
 @pytest.mark.slow
 @pytest.mark.parametrize("question", LONG_WAYS)
 def test_a_shortcut_has_the_outcome_of_the_long_way(
@@ -110,6 +111,7 @@ class _Compared(QuickMember):
         return effects
 
 
+@pytest.mark.compute
 @pytest.mark.slow
 def test_the_short_way_of_a_step_does_and_leaves_what_the_long_one_does() -> None:
     _Compared.taken.clear()
@@ -126,6 +128,7 @@ def test_the_short_way_of_a_step_does_and_leaves_what_the_long_one_does() -> Non
     assert {each for each, count in _Compared.taken.items() if count > 100} == expected
 
 
+@pytest.mark.compute
 @pytest.mark.slow
 def test_rings_by_the_short_way_have_the_traces_of_the_long_one(quick: list[str]) -> None:
     assert traces(QuickMember) == quick

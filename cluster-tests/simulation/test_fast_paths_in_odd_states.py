@@ -197,6 +197,7 @@ class _Odd(QuickMember):
         assert all_of(short) == all_of(long), (name, event)
 
 
+@pytest.mark.compute
 @pytest.mark.slow
 def test_the_short_way_is_the_long_one_in_odd_states() -> None:
     _Odd.steps = 0

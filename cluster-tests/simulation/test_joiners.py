@@ -48,6 +48,7 @@ def scenario(faults: tuple[Fault, ...], first_count: int = 2) -> Scenario:
     [(TAKES_NOTHING, 2), (TAKES_NOTHING_AFTER_A_RESTART, 3), (TRICKLES, 2)],
     ids=["takes nothing", "takes nothing after a restart", "trickles"],
 )
+@pytest.mark.compute
 @pytest.mark.slow
 def test_the_ring_goes_on_without_it(faults: tuple[Fault, ...], first_count: int) -> None:
     played = scenario(faults, first_count)
@@ -63,6 +64,7 @@ def test_the_ring_goes_on_without_it(faults: tuple[Fault, ...], first_count: int
         assert run_scenario(played, seed) is None
 
 
+@pytest.mark.compute
 @pytest.mark.slow
 @pytest.mark.parametrize("disk_s", [0.0, 0.03, 0.1])
 def test_a_stream_that_never_pauses_keeps_no_joiner_out(disk_s: float) -> None:

@@ -66,6 +66,7 @@ def replayed(seed: int, hash_seed: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.compute
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 17, 4711])
 def test_a_seed_gives_the_same_run_in_every_process(seed: int) -> None:

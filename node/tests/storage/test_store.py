@@ -452,7 +452,7 @@ def check_child_survived(directory: Path, durable: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [1, 5, 40, 150, 400])
+@pytest.mark.parametrize("rounds", [1, 5, 40, 150, pytest.param(400, marks=pytest.mark.compute)])
 def test_what_was_durable_survives_kill_9_in_the_middle_of_writing(
     tmp_path: Path, rounds: int
 ) -> None:
