@@ -15,6 +15,7 @@ from waiting import until
 
 import ringmq
 from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, QueueRules, SyncMode
+from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import KEY_BYTES_MAX, Delete, Put, RegistryUnavailableError
 from ringmq_node.broker.caller import Caller
@@ -22,10 +23,12 @@ from ringmq_node.broker.cluster_settings import POLICIES, enrol, node_key, polic
 from ringmq_node.broker.operating import OPERATIONS
 from ringmq_node.broker.placement import NodeStanding
 from ringmq_node.broker.rebalancing import MasterMove
-from ringmq_node.model.names import VHOST_NAME_BYTES_MAX
+from ringmq_node.model.names import VHOST_NAME_BYTES_MAX, join_name
 from ringmq_node.model.policies import NAME_BYTES_MAX
 from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.records import queue_key
 from ringmq_node.model.settings import SyncSettings
+from ringmq_node.model.topology import exchange_key
 from ringmq_node.node import Node
 
 
@@ -87,6 +90,8 @@ def test_the_longest_names_fit_into_the_registrys_keys() -> None:
     vhost, name = "ä" * (VHOST_NAME_BYTES_MAX // 2), "ä" * (NAME_BYTES_MAX // 2) + " "
     for is_operator in (False, True):
         assert len(policy_key(vhost, name, is_operator=is_operator)) <= KEY_BYTES_MAX
+    longest = join_name("%" * VHOST_NAME_BYTES_MAX, "%" * QUEUE_NAME_BYTES_MAX)
+    assert max(len(exchange_key(longest)), len(queue_key(longest))) <= KEY_BYTES_MAX
 
 
 @pytest.mark.parametrize(

@@ -226,3 +226,15 @@ def test_nothing_is_left_when_either_end_dies(cancelled: bool) -> None:
         assert (played.parked, played.credit.links) == (0, 0)
 
     run(work)
+
+
+def test_a_batch_that_is_added_behind_the_end_takes_nothing() -> None:
+    async def work() -> None:
+        played = Played(0)
+        held = (await played.stream()).held
+        held.close()
+        held.add(broker.PublishBatch(first_sequence=1, bodies=[b"x"]), 10, lambda _: None)
+        await asyncio.sleep(0)
+        assert (played.parked, played.credit.links) == (0, 0)
+
+    run(work)

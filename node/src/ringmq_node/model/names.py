@@ -19,9 +19,9 @@ from ringmq_node.model.reasons import bad_request
 
 DEFAULT_VHOST = "/"
 SEPARATOR = "\x1f"
-# A key of the registry has both, percent-encoded, in 1,024 bytes: three times (80 + 1 + 255), and
-# a prefix.
-VHOST_NAME_BYTES_MAX = 80
+# A key of the registry has both, percent-encoded, in 1,024 bytes: three times (79 + 1 + 255), and
+# a prefix of 19 bytes at most, which is that of exchanges.
+VHOST_NAME_BYTES_MAX = 79
 
 
 def join_name(vhost: str, name: str) -> str:
@@ -79,7 +79,11 @@ def has_control(text: str) -> bool:
 
 
 def _check(name: str, what: str, bytes_max: int, field: str) -> None:
-    size = len(name.encode())
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        # A lone surrogate, which JSON can say.
+        raise bad_request(f"{what} is no Unicode: {name!r}", field=field) from None
     if not 1 <= size <= bytes_max or has_control(name):
         raise bad_request(
             f"{what} has 1 to {bytes_max} bytes and no control characters; "

@@ -378,3 +378,40 @@ def test_what_are_no_definitions_is_refused_by_place(document: Any, field: str) 
 def test_a_bad_value_of_a_policy_is_listed(policy: dict[str, Any], why: str) -> None:
     entry = {"vhost": "/", "name": "p", "pattern": "x", "definition": policy, "priority": 0}
     assert any(why in line for line in read_definitions({"policies": [entry]}).unmapped)
+
+
+def test_a_queue_and_an_exchange_of_the_same_name_are_not_lost_together() -> None:
+    document = {
+        "exchanges": [
+            {"name": "orders", "type": "x-consistent-hash"},
+            {"name": "in", "type": "fanout"},
+            {"name": "events", "type": "fanout"},
+        ],
+        "queues": [
+            {"name": "orders"},
+            {"name": "audit"},
+            {"name": "events", "arguments": {"x-queue-type": "stream"}},
+        ],
+        "bindings": [
+            {"source": "in", "destination": "orders"},
+            {"source": "events", "destination": "audit"},
+            {"source": "in", "destination": "events", "destination_type": "exchange"},
+            {"source": "orders", "destination": "audit"},
+            {"source": "in", "destination": "events"},
+            {"source": "in", "destination": "orders", "destination_type": "exchange"},
+        ],
+    }
+    taken = read_definitions(document).bindings
+    assert [(each.source, each.destination, each.to_exchange) for each in taken] == [
+        ("in", "orders", False),
+        ("events", "audit", False),
+        ("in", "events", True),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["exchanges", "queues", "vhosts"])
+def test_half_a_surrogate_pair_refuses_the_document(kind: str) -> None:
+    with pytest.raises(BrokerError) as caught:
+        read_definitions({kind: [{"name": "bad\ud800", "type": "fanout"}]})
+    assert caught.value.metadata == {"field": f"{kind}[0].name"}
+    str(caught.value).encode()

@@ -104,3 +104,16 @@ def test_a_queue_that_has_more_arguments_than_its_definition_is_reported(tmp_pat
         assert (await client.queue("limited")).wanted["max_length"] == "7"
 
     with_node(tmp_path, work)
+
+
+def test_half_a_surrogate_pair_refuses_definitions_before_anything_is_declared(
+    tmp_path: Path,
+) -> None:
+    exchanges = [{"name": name, "type": "fanout"} for name in ("ok", "bad\ud800")]
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        with pytest.raises(ringmq.BadRequestError):
+            await client.topology.import_definitions(json.dumps({"exchanges": exchanges}).encode())
+        assert "ok" not in [each.exchange for each in await client.topology.exchanges()]
+
+    with_node(tmp_path, work)

@@ -243,3 +243,20 @@ def test_a_batch_that_waits_when_its_session_ends_is_not_taken_and_holds_no_byte
         assert await stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"of q", 1)
 
     play(story)
+
+
+def test_letters_for_a_dead_target_hold_no_publisher_of_clients() -> None:
+    async def story(stage: Stage) -> None:
+        stage.queues.full = {"q1", "q2", "q3"}
+        letter = asyncio.create_task(
+            stage.routing.publish("", "e", ("k",), Block.of([bytes(2000)]), b"of q", 1)
+        )
+        await until(lambda: stage.queues.streams == 3, within_s=5)
+        assert stage.open(PlayedClient()).has_room
+        stage.queues.full = set()
+        stage.queues.freed.set()
+        assert await letter
+        stage.routing.close(b"of q")
+        assert stage.routing._held_bytes == 0
+
+    play(story)

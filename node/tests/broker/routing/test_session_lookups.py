@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from node.tests.broker.routing.stage import PlayedClient, Stage, batch, play
 from waiting import until
 
+from ringmq_gm.registry.base import LimitError
 from ringmq_node.broker.routing.core import AnswerRefused, AnswerReturned
 from ringmq_node.model.reasons import BrokerError, Reason
 
@@ -122,5 +124,24 @@ def test_a_session_that_ends_while_it_asks_takes_nobodys_answer_along() -> None:
         stage.queues.shown.set()
         await until(lambda: client.confirmed() == [1], within_s=5)
         assert stage.queues.has["declared elsewhere"] == {1: b"b"}
+
+    play(story)
+
+
+def test_a_registry_that_refuses_a_look_up_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(names: Sequence[str]) -> None:
+        raise LimitError("too long")
+
+    async def story(stage: Stage) -> None:
+        stage.queues.shown.set()
+        monkeypatch.setattr(stage.routing._unknown_exchanges, "_ask", refuse)
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"a", exchange="missing"))
+        session.publish(batch(2, b"b"))
+        await until(lambda: client.confirmed() == [2], within_s=5)
+        [refused] = [each for each in client.answers if isinstance(each, AnswerRefused)]
+        assert refused.error.reason is Reason.EXCHANGE_NOT_FOUND
+        assert not stage.routing._unknown_exchanges._wanted
 
     play(story)

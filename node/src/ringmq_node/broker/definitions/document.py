@@ -108,12 +108,13 @@ def read_definitions(document: object) -> Definitions:
             notes.add(str(key), "is not kept here")
     vhosts = [_vhost(entry, at, notes) for entry, at in _entries(document, "vhosts")]
     exchanges: dict[str, ExchangeArguments] = {}
-    lost: set[str] = set()
+    lost_exchanges: set[str] = set()
+    lost_queues: set[str] = set()
     for entry, at in _entries(document, "exchanges"):
         name = _named(entry, "name", at)
         exchange = _exchange(entry, name, at, notes)
         if exchange is None:
-            lost.add(name)
+            lost_exchanges.add(name)
         elif not is_predeclared(name):
             exchanges[name] = exchange
     queues: dict[str, QueueArguments] = {}
@@ -122,7 +123,7 @@ def read_definitions(document: object) -> Definitions:
         name = _named(entry, "name", at)
         queue = _queue(entry, name, notes)
         if queue is None:
-            lost.add(name)
+            lost_queues.add(name)
         else:
             queues[name] = queue
             if dict(queue.opaque).get("x-queue-type", CLASSIC) != CLASSIC:
@@ -130,7 +131,7 @@ def read_definitions(document: object) -> Definitions:
     bindings = [
         binding
         for entry, at in _entries(document, "bindings")
-        if (binding := _binding(entry, at, lost, notes)) is not None
+        if (binding := _binding(entry, at, lost_exchanges, lost_queues, notes)) is not None
     ]
     given = [*_entries(document, "policies"), *_operator_policies(document, notes)]
     policies = [
@@ -172,7 +173,13 @@ def _checked(entry: dict[str, Any], key: str, at: str, kind: type[T], default: T
 
 
 def _text(entry: dict[str, Any], key: str, at: str, default: str | None = None) -> str:
-    return _checked(entry, key, at, str, default)
+    found = _checked(entry, key, at, str, default)
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        # JSON can write half a surrogate pair, and no frame or file can.
+        raise bad_request(f"{at}.{key} is {found!r}, and no text", field=f"{at}.{key}") from None
+    return found
 
 
 def _named(entry: dict[str, Any], key: str, at: str) -> str:
@@ -300,7 +307,9 @@ def _mode(arguments: dict[str, Any], where: str, notes: Notes) -> QueueMode | No
     return mode_of(arguments.pop("x-queue-mode", None), "x-queue-mode", where, notes)
 
 
-def _binding(entry: dict[str, Any], at: str, lost: set[str], notes: Notes) -> BindingWish | None:
+def _binding(
+    entry: dict[str, Any], at: str, lost_exchanges: set[str], lost_queues: set[str], notes: Notes
+) -> BindingWish | None:
     source = _named(entry, "source", at)
     destination = _named(entry, "destination", at)
     kind = _text(entry, "destination_type", at, "queue")
@@ -308,7 +317,10 @@ def _binding(entry: dict[str, Any], at: str, lost: set[str], notes: Notes) -> Bi
         raise bad_request(f"{at}.destination_type is {kind!r}", field=f"{at}.destination_type")
     where = f"binding from {_said(source)} to {_said(destination)}"
     notes.unread(where, entry, _BINDING)
-    gone = [name for name in (source, destination) if name in lost]
+    # A queue and an exchange may have the same name.
+    lost_ends = lost_exchanges if kind == "exchange" else lost_queues
+    ends = ((source, lost_exchanges), (destination, lost_ends))
+    gone = [name for name, lost in ends if name in lost]
     if gone:
         notes.add(where, f"{_said(gone[0])} can't be mapped")
         return None

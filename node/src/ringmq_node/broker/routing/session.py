@@ -415,7 +415,9 @@ class RoutedSession:
     def _account(self) -> None:
         stuck = self._core.stuck_bytes
         held = self._core.size_bytes - stuck
-        if (held, stuck) != (self._held_bytes, self._stuck_bytes):
+        # Not those of letters, which have a bound of their own: while their target is down they
+        # would hold the publishers of all other queues.
+        if not self._is_internal and (held, stuck) != (self._held_bytes, self._stuck_bytes):
             self._host.held(held - self._held_bytes, stuck - self._stuck_bytes)
             self._held_bytes, self._stuck_bytes = held, stuck
         self._changed.notify()

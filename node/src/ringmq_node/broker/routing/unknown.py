@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from ringmq_gm.registry.base import OPERATIONS_MAX
+from ringmq_gm.registry.base import OPERATIONS_MAX, RegistryError
 from ringmq_node.model.reasons import BrokerError
 
 AGAIN_S = 1.0
@@ -55,17 +55,25 @@ class UnknownRecords:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._called_at + PAUSE_S - loop.time())
         names = list(islice(self._wanted, OPERATIONS_MAX))
+        done = names
         try:
             # Whatever is wrong: then it is as the watch has it. Data goes on without the registry.
-            with suppress(BrokerError, TimeoutError):
+            with suppress(BrokerError, RegistryError, TimeoutError):
                 async with asyncio.timeout(ANSWER_S):
                     await self._ask(names)
+        except asyncio.CancelledError:
+            # Others wait for the same answer.
+            done = []
+            raise
         finally:
+            # Also when this has failed: whoever asks next must not fail by these names, too.
             self._called_at = loop.time()
-        # Not if this was cancelled: others wait for the same answer.
+            self._drop(done)
+
+    def _drop(self, names: Sequence[str]) -> None:
         for name in names:
             self._wanted.pop(name, None)
             self._asked.pop(name, None)
-            self._asked[name] = loop.time()
+            self._asked[name] = self._called_at
         while len(self._asked) > REMEMBERED_MAX:
             del self._asked[next(iter(self._asked))]

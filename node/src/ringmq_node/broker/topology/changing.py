@@ -24,6 +24,7 @@ from ringmq_gm.registry.base import (
     Delete,
     Guard,
     KeyValue,
+    LimitError,
     Operation,
     Put,
     Registry,
@@ -367,6 +368,8 @@ class TopologyChanges:
             return {entry.key: entry for entry in (await self._registry.read(keys)).entries}
         except RegistryUnavailableError as error:
             raise registry_away() from error
+        except LimitError as error:
+            raise _too_large(error) from error
 
     async def _commit(
         self,
@@ -388,6 +391,8 @@ class TopologyChanges:
                 revision = await self._registry.commit([*read, *guards], operations)
             except RegistryUnavailableError as error:
                 raise registry_away() from error
+            except LimitError as error:
+                raise _too_large(error) from error
             except CommitUnknownError:
                 revision = None
             if revision is not None:
@@ -449,6 +454,10 @@ def _vhost(entry: KeyValue) -> VhostRecord:
         return VhostRecord.decode(entry.key, entry.value)
     except TopologyRecordError as error:
         raise BrokerError(Reason.QUARANTINED, str(error), key=entry.key) from error
+
+
+def _too_large(error: LimitError) -> BrokerError:
+    return BrokerError(Reason.LIMIT_EXCEEDED, f"the registry can't have it: {error}")
 
 
 def _check_room(what: str, count: int, count_max: int) -> None:

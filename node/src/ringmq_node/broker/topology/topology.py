@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ringmq_base.notifier import Notifier
 from ringmq_base.pieces import Pieces
 from ringmq_gm.registry.base import (
+    KEY_BYTES_MAX,
     Change,
     Changed,
     Guard,
@@ -383,8 +384,13 @@ class Topology:
 
     async def _ensure_shown(self, *keys: str) -> None:
         """Returns once the watch has shown those of these records that are there."""
+        # Percent-encoded. There is no record at a longer key, and the registry would refuse to look
+        # for the others with it.
+        possible = [key for key in keys if len(key) <= KEY_BYTES_MAX]
+        if not possible:
+            return
         try:
-            entries = (await self._registry.read(keys)).entries
+            entries = (await self._registry.read(possible)).entries
         except RegistryUnavailableError as error:
             raise registry_away() from error
         if entries:

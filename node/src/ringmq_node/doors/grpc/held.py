@@ -46,6 +46,9 @@ class HeldBatches:
         publish: Callable[[broker.PublishBatch], None],
     ) -> None:
         """`publish`, the same for all of them, hands one over, and must not raise `BrokerError`."""
+        if self._closed:
+            # The reader has come back from a wait. Nobody would give back what is taken now.
+            return
         queue = self._publishing.queue_id
         self._credit.take(self, queue, max(1, len(batch.bodies)), size_bytes)
         self._batches.append((batch, size_bytes))
