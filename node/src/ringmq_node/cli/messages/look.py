@@ -1,7 +1,8 @@
-"""A look at a queue: messages are printed, held meanwhile, and put back to their places.
+"""A look at a queue: messages are printed, held meanwhile, and go back to their places.
 
 They have to be held until the look ends: a message that is put back at once would be
-delivered again, in front of the ones not seen yet.
+delivered again, in front of the ones not seen yet. What puts them back is the consumer's end:
+one that nacks them is there still when they are ready again, and is given them once more.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 
 import click
 
-from ringmq import Batch, Client, Consumer
+from ringmq import Client, Consumer
 from ringmq_node.cli.messages.printer import Printer
 from ringmq_node.cli.messages.take import IDLE_S, is_empty
 
@@ -22,24 +23,22 @@ HELD_MESSAGES_MAX = 1_000_000
 async def look(
     client: Client, consumer: Consumer, printer: Printer, count: int, patience_s: float
 ) -> None:
-    """Prints up to `count` messages, then puts them back.
+    """Prints up to `count` messages, and leaves them to the consumer, whose end puts them back.
 
     Raises `ClickException` if the consumer's window is full before that: no more messages
     can be held.
     """
-    held: list[Batch] = []
-    messages = size_bytes = 0
+    messages = size_bytes = generation = 0
     heard_at = time.monotonic()
     while messages < count:
         batch = await consumer.next_batch(timeout_s=IDLE_S)
         if batch is not None:
-            if held and held[-1].generation != batch.generation:
+            if generation != batch.generation:
                 # The stream broke: its node put all held messages back, and delivers them anew.
-                held.clear()
+                generation = batch.generation
                 size_bytes = messages = 0
             batch = batch[: count - messages]
             printer.show(batch)
-            held.append(batch)
             messages += len(batch)
             size_bytes += sum(map(len, batch.bodies))
             heard_at = time.monotonic()
@@ -53,8 +52,6 @@ async def look(
             or time.monotonic() > heard_at + patience_s
         ):
             break
-    for each in held:
-        await consumer.nack(each, requeue=True)
     if messages < count:
         raise click.ClickException(
             f"queue {consumer.queue!r}: stopped after {messages} messages, {size_bytes} bytes, as "
