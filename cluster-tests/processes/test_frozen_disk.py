@@ -59,6 +59,16 @@ def test_a_master_whose_disk_hangs_gives_way(tmp_path: Path, in_place: bool) -> 
                         )
                 finally:
                     await asyncio.to_thread(disks.thaw, master)
+
+                async def is_back_or_has_given_up() -> bool:
+                    if HUNG in cluster.log(master, lines=1_000):
+                        return True
+                    async with cluster.client() as client:
+                        ring = (await client.queue("q")).ring
+                    return sum(each.synchronised for each in ring) == len(NODES)
+
+                # It may give up in the moment in which its disk answers again.
+                await until(is_back_or_has_given_up, "the node is back, or has given up")
                 if HUNG in cluster.log(master, lines=1_000):
                     await cluster.restart(master)
                 await cluster.wait_synchronised("q")
