@@ -109,10 +109,14 @@ async def test_the_scrub_repairs_what_nobody_has_read(cluster: Cluster) -> None:
         "the scrub has repaired it",
         within_s=20,
     )
+    # A journal that isn't cut yet has the old places still: a pass finds them once more, and says
+    # that no live message is in them.
+    passes, _, messages = await scrubbed()
+    await until(lambda: has_passed(passes + 2), "two more passes", within_s=20)
     passes, faults, _ = await scrubbed()
     await until(lambda: has_passed(passes + 2), "two more passes", within_s=20)
     # They have read what was repaired.
-    assert (await scrubbed())[1] == faults
+    assert (await scrubbed())[1:] == (faults, messages)
     await cluster.wait_equal("q")
     async with cluster.client() as client:
         await client.promote_mirror("q", mirror)

@@ -34,6 +34,8 @@ REGISTRY_SHARE = 0.75
 MOVES_AT_ONCE = 4
 # Of the time of a rebalancing: the rest is for the answer.
 MOVES_SHARE = 0.9
+# Less is left to no move: it would only be begun. (A timer of the loop may be a millisecond early.)
+MOVE_S_MIN = 0.05
 OPERATIONS = "operations/"
 OPERATION_LEASE_S = 10.0
 
@@ -229,7 +231,7 @@ async def _moved(
 ) -> MasterMove:
     """`end`: when it must be over, on the loop's clock."""
     async with gate:
-        if asyncio.get_running_loop().time() >= end:
+        if end - asyncio.get_running_loop().time() < MOVE_S_MIN:
             return replace(planned, error="not begun: the time was up")
         try:
             async with asyncio.timeout_at(end):
