@@ -1,11 +1,13 @@
-"""One connection with many publish streams, at a node whose store is slow: what is held is bounded
-by the node's one budget, not by a share of each stream, and other calls of the connection go on.
+"""One connection with many publish streams, at a node whose store is slow, or at a queue that takes
+nothing: what is held is bounded by the node's one budget, not by a share of each stream, and other
+calls of the connection go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from loops import run
@@ -16,7 +18,9 @@ from waiting import until
 import ringmq
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.limits import KIB, MIB
+from ringmq_node.doors.grpc.held import HeldBatches
 from ringmq_node.node import Node
+from ringmq_node.replica.room import QueueRoom
 from ringmq_wire import WireChannel
 
 CHANNELS = 100
@@ -109,6 +113,80 @@ def test_many_channels_of_a_connection_share_the_nodes_budget(
                 await story(node, channel)
         finally:
             disk.folder = None
+            await channel.close()
+            await node.stop()
+
+    run(main())
+
+
+class ShutQueues:
+    """Queues that take nothing, as those whose ring is full or whose dead letters wait; and the
+    bytes that doors have read for them, whatever the node counts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.read_bytes = 0
+        self._takes = False
+        add = HeldBatches.add
+
+        def counted(held: HeldBatches, batch: Any, size_bytes: int, publish: Any) -> None:
+            self.read_bytes += size_bytes
+            add(held, batch, size_bytes, publish)
+
+        monkeypatch.setattr(HeldBatches, "add", counted)
+        monkeypatch.setattr(QueueRoom, "_letters_fit", property(lambda _: self._takes))
+
+    def open(self, node: Node, *queues: str) -> None:
+        self._takes = True
+        for queue in queues:
+            node.broker._locator.replica_of(queue).serving().room.look()
+
+
+@pytest.mark.slow
+def test_what_channels_hold_for_a_queue_that_takes_nothing_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shut = ShutQueues(monkeypatch)
+
+    async def story(node: Node, channel: WireChannel) -> None:
+        async with ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            start = asyncio.Barrier(CHANNELS)
+            publishing = [
+                asyncio.create_task(publish(channel, "q", start)) for _ in range(CHANNELS)
+            ]
+            sent = CHANNELS * BATCHES * len(BODY)
+
+            def is_all_there() -> bool:
+                is_there = shut.read_bytes + node.buffers.unread.held_bytes >= sent
+                return is_there and shut.read_bytes >= PUBLISH_BYTES_MAX
+
+            await until(is_all_there, "what was sent is at a door, or in front of it")
+            assert shut.read_bytes < PUBLISH_BYTES_MAX + len(BODY) + MORE_BYTES
+            assert node.budget.held_bytes == shut.read_bytes
+            # Its publishers hear both: what stops the queue, and why their streams aren't read.
+            (connection,) = [
+                each
+                for each in (await client.operator.connections()).connections
+                if each.publishers
+            ]
+            assert connection.state is ringmq.ConnectionState.FLOW
+            assert {*connection.flow_reasons} == {
+                ringmq.BlockReason.DEAD_LETTERS,
+                ringmq.BlockReason.PUBLISH_BUDGET,
+            }
+            shut.open(node, "q")
+            await asyncio.gather(*publishing)
+            assert (await client.queue("q")).messages_ready == CHANNELS * BATCHES
+        assert (node.budget.held_bytes, node.budget.waiting) == (0, 0)
+
+    async def main() -> None:
+        node = await lone_node(tmp_path, publish_bytes_max=PUBLISH_BYTES_MAX)
+        await node.start()
+        channel = WireChannel(node.address)
+        try:
+            async with asyncio.timeout(60):
+                await story(node, channel)
+        finally:
             await channel.close()
             await node.stop()
 

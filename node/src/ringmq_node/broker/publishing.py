@@ -169,13 +169,18 @@ class Publishing:
         gauge = self._room.flow
         gauge.began(self.block_reasons())
         try:
-            await self._room.wait(minds_letters=not self._are_letters)
+            await self._wait_ring(size_bytes)
             if not self._budget.admits(self._room, self._passes_alarms):
                 await self._budget.wait(self._room, size_bytes, self._passes_alarms)
                 # The ring may have filled up meanwhile.
-                await self._room.wait(minds_letters=not self._are_letters)
+                await self._wait_ring(size_bytes)
         finally:
             gauge.ended()
+
+    async def _wait_ring(self, size_bytes: int) -> None:
+        # Counted: else a thousand streams would each have a batch in hand that no budget has.
+        with self._budget.holding(size_bytes):
+            await self._room.wait(minds_letters=not self._are_letters)
 
     def publish(
         self,

@@ -3,7 +3,8 @@
 A batch is under way from its arrival at a door until every member of its ring has it and it is on
 this node's disk. It is counted three times, as it takes memory in three places:
 
-* at a door, until the ring takes it;
+* at a door, until the ring takes it: it waits for room in the ring, for its turn, or behind
+  another one that does;
 * in the ring's copies, of the rings that are mastered here, until every member has received it;
 * in the store, until a round has written it. The store's bytes of mirrors count as well: the disk
   that they wait for is the same.
@@ -17,13 +18,15 @@ Nobody is starved. A ring may have at most `SHARE` times as many copies as there
 (a threshold that falls while the budget fills, after Choudhury and Hahne). So rings whose mirrors
 take nothing never have all of it. Otherwise the batches are admitted in the order in which they
 came. What is waited for, receipt and sync, needs no publish to go on, so nothing waits in a circle.
+Bytes at the doors keep doors from reading, and no batch that is read from going on.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -145,6 +148,15 @@ class PublishBudget:
         self.held_bytes += size_bytes
         if size_bytes < 0:
             self.freed()
+
+    @contextmanager
+    def holding(self, size_bytes: int) -> Iterator[None]:
+        """A batch of that size is at a door, and not in `wait`, for as long as the block lasts."""
+        self.park(size_bytes)
+        try:
+            yield
+        finally:
+            self.park(-size_bytes)
 
     @property
     def is_readable(self) -> bool:

@@ -84,7 +84,7 @@ class HeldBatches:
             with self._teller.held():
                 while self._batches:
                     batch, size_bytes = self._batches.popleft()
-                    # From here on it is counted as one that waits for its turn.
+                    # From here on `wait_room` counts it, as long as it waits.
                     self._publishing.park(-size_bytes)
                     await self._publishing.wait_room(size_bytes)
                     publish(batch)
