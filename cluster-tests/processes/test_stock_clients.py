@@ -79,6 +79,8 @@ def questions(queue_id: str) -> Iterator[tuple[str, Message, Callable[[Any], boo
     yield "Admin/GetClusterStatus", status, lambda r: len(r.nodes) == 2
     yield "Admin/ListQueues", admin.ListQueuesRequest(), lambda r: len(r.queues) == 2
     yield "Admin/ListConnections", admin.ListConnectionsRequest(), lambda r: not r.silent_nodes
+    consumers = admin.ListConsumersRequest(queue="q")
+    yield "Admin/ListConsumers", consumers, lambda r: r.node != "" and not r.next
     yield "Admin/SyncQueue", admin.SyncQueueRequest(queue="q"), lambda r: not r.nodes
     yield "Admin/DiscardDamaged", admin.DiscardDamagedRequest(queue="q"), lambda r: not r.messages
     definition = admin.PolicyDefinition(mirrors=admin.Mirrors(count=2))

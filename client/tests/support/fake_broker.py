@@ -90,6 +90,8 @@ class FakeNode(BrokerServicer, AdminServicer):
         self.heartbeat_ms = 1000
         self.address = ""
         self.opens = 0
+        # Of consumers, that were asked for.
+        self.pages = 0
         self.locates = 0
         self.checks = 0
         self.batches: list[broker.PublishBatch] = []
@@ -321,6 +323,27 @@ class FakeNode(BrokerServicer, AdminServicer):
         )
         return admin.ListConnectionsResponse(
             connections=[info], next="" if at == 2 else str(at + 1), silent_nodes=["b"]
+        )
+
+    async def ListConsumers(self, request: Any, context: Any) -> Any:
+        """Three, a page each, of a master that is followed by another behind the first page."""
+        await self._check(context)
+        self.pages += 1
+        state: Any = (admin.CONSUMER_STATE_SINGLE_ACTIVE, admin.CONSUMER_STATE_WAITING, 99)[
+            request.after
+        ]
+        info = admin.ConsumerInfo(
+            number=request.after + 1,
+            consumer_tag=f"{request.queue}{request.after}",
+            node="b",
+            state=state,
+            share=broker.WindowShare(messages=3, bytes=4) if request.after else None,
+        )
+        return admin.ListConsumersResponse(
+            consumers=[info],
+            next=0 if request.after == 2 else request.after + 1,
+            node="a",
+            epoch=1 if self.pages == 1 else 2,
         )
 
     async def RebalanceQueues(self, request: Any, context: Any) -> Any:

@@ -19,6 +19,7 @@ from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.caller import Caller
+from ringmq_node.broker.consuming.listing import ConsumerListing
 from ringmq_node.broker.consuming.subscribing import Subscribing
 from ringmq_node.broker.peers import DeleteConditions
 from ringmq_node.broker.topology.service import BindingAsked, TopologyService
@@ -80,9 +81,10 @@ ALLOWED = {
     "Broker.promote": "an operator's: the queue's master moves, or there is one again",
     "Subscribing.open": "for a channel, whose queues `Broker.subscribe` has checked",
     "Subscribing.open_here": "for streams that `Broker.route` has admitted, and subscriptions",
+    "ConsumerListing.page": "a look, as a listing",
     "TopologyService.bindings": "a look, as a listing",
 }
-CLASSES = (Broker, Browsing, TopologyService, Subscribing)
+CLASSES = (Broker, Browsing, TopologyService, Subscribing, ConsumerListing)
 
 
 def test_every_method_that_names_a_queue_is_listed() -> None:

@@ -125,6 +125,7 @@ ALLOWED = [
     (Case("Broker/GetQueue", broker.GetQueueRequest(queue=X)), LOOK),
     (Case("Broker/LocateQueue", broker.LocateQueueRequest(queue=X)), LOOK),
     (Case("Admin/ListQueues", admin.ListQueuesRequest(queues=[X])), LOOK),
+    (Case("Admin/ListConsumers", admin.ListConsumersRequest(queue=X)), LOOK),
     (Case("Admin/ListBindings", topology.ListBindingsRequest(destination=X)), LOOK),
     (Case("Admin/GetReplica", admin.GetReplicaRequest(queue=X)), LOOK),
     (Case("Admin/VerifyQueue", admin.VerifyQueueRequest(queue=X)), OPERATOR),

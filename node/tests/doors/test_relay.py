@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,12 +23,14 @@ class PlayedMaster:
     def __init__(self) -> None:
         self.answers: asyncio.Queue[list[bytes] | None] = asyncio.Queue()
         self.cancelled = False
+        self.metadata: dict[str, str] = {}
 
     def to(self, address: str) -> PlayedMaster:
         assert address == ADDRESS
         return self
 
     async def stream(self, method: str, *, metadata: Any) -> PlayedMaster:
+        self.metadata = dict(metadata)
         return self
 
     async def write(self, message: bytes) -> None:
@@ -42,6 +45,8 @@ class PlayedMaster:
 
 class PlayedClient:
     """It sends nothing more, and keeps what it gets."""
+
+    call = SimpleNamespace(peer="ipv4:127.0.0.1:7")
 
     def __init__(self) -> None:
         self.got: list[bytes] = []
@@ -74,6 +79,7 @@ def test_a_master_that_is_cut_off_is_not_waited_for(monkeypatch: pytest.MonkeyPa
         relaying = asyncio.create_task(relayed(master, client, moved))
         master.answers.put_nowait([b"opened"])
         await client.heard.wait()
+        assert master.metadata == {"ringmq-relayed": "1", "ringmq-relayed-peer": client.call.peer}
         assert not relaying.done()
         moved.set()
         with pytest.raises(BrokerError, match="cut off") as refused:

@@ -75,6 +75,33 @@ CONNECTION_STATE_BLOCKED: ConnectionState.ValueType  # 4
 """An alarm holds a batch."""
 Global___ConnectionState: typing_extensions.TypeAlias = ConnectionState
 
+class _ConsumerState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ConsumerStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ConsumerState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    CONSUMER_STATE_UNSPECIFIED: _ConsumerState.ValueType  # 0
+    CONSUMER_STATE_UP: _ConsumerState.ValueType  # 1
+    """It is given messages."""
+    CONSUMER_STATE_SINGLE_ACTIVE: _ConsumerState.ValueType  # 2
+    """The queue has a single active consumer: it is the one, or another one is."""
+    CONSUMER_STATE_WAITING: _ConsumerState.ValueType  # 3
+    CONSUMER_STATE_CANCELLED: _ConsumerState.ValueType  # 4
+    """It is given nothing more, and has messages that it hasn't settled."""
+
+class ConsumerState(_ConsumerState, metaclass=_ConsumerStateEnumTypeWrapper): ...
+
+CONSUMER_STATE_UNSPECIFIED: ConsumerState.ValueType  # 0
+CONSUMER_STATE_UP: ConsumerState.ValueType  # 1
+"""It is given messages."""
+CONSUMER_STATE_SINGLE_ACTIVE: ConsumerState.ValueType  # 2
+"""The queue has a single active consumer: it is the one, or another one is."""
+CONSUMER_STATE_WAITING: ConsumerState.ValueType  # 3
+CONSUMER_STATE_CANCELLED: ConsumerState.ValueType  # 4
+"""It is given nothing more, and has messages that it hasn't settled."""
+Global___ConsumerState: typing_extensions.TypeAlias = ConsumerState
+
 class _DifferenceKind:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -655,6 +682,135 @@ class ListConnectionsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ListConnectionsResponse: typing_extensions.TypeAlias = ListConnectionsResponse
+
+@typing.final
+class ListConsumersRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    CONSUMERS_MAX_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    consumers_max: builtins.int
+    """The most consumers to return (0: 1000), beginning with the first one after the number `after`."""
+    after: builtins.int
+    vhost: builtins.str
+    """Empty: "/"."""
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+        consumers_max: builtins.int = ...,
+        after: builtins.int = ...,
+        vhost: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["after", b"after", "consumers_max", b"consumers_max", "queue", b"queue", "vhost", b"vhost"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ListConsumersRequest: typing_extensions.TypeAlias = ListConsumersRequest
+
+@typing.final
+class ConsumerInfo(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    CONSUMER_TAG_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
+    PEER_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    ACK_REQUIRED_FIELD_NUMBER: builtins.int
+    PREFETCH_MESSAGES_FIELD_NUMBER: builtins.int
+    PREFETCH_BYTES_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    EXCLUSIVE_FIELD_NUMBER: builtins.int
+    PULLS_FIELD_NUMBER: builtins.int
+    HELD_FIELD_NUMBER: builtins.int
+    SHARE_FIELD_NUMBER: builtins.int
+    MESSAGES_UNACKNOWLEDGED_FIELD_NUMBER: builtins.int
+    BYTES_UNACKNOWLEDGED_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """Given out by the master, rising as consumers come."""
+    consumer_tag: builtins.str
+    node: builtins.str
+    """The node that has the client's connection, and the client's address: as in `ConnectionInfo`. No
+    address: the consumer is a node's own.
+    """
+    peer: builtins.str
+    state: Global___ConsumerState.ValueType
+    ack_required: builtins.bool
+    """The client settles its messages. False: they are acknowledged as they are sent."""
+    prefetch_messages: builtins.int
+    """In force now. Consumers of a higher priority are given messages first."""
+    prefetch_bytes: builtins.int
+    priority: builtins.int
+    exclusive: builtins.bool
+    pulls: builtins.bool
+    """It is given messages when it asks for them, and isn't counted in `QueueInfo.consumers`."""
+    held: builtins.bool
+    """Its client doesn't read as fast as it is sent messages, and gets no more meanwhile."""
+    messages_unacknowledged: builtins.int
+    """Delivered to it, and not settled."""
+    bytes_unacknowledged: builtins.int
+    @property
+    def share(self) -> ringmq.v1.broker_pb2.WindowShare:
+        """Its share of the window that it has in common with consumers of other queues. Absent: of none."""
+
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        consumer_tag: builtins.str = ...,
+        node: builtins.str = ...,
+        peer: builtins.str = ...,
+        state: Global___ConsumerState.ValueType = ...,
+        ack_required: builtins.bool = ...,
+        prefetch_messages: builtins.int = ...,
+        prefetch_bytes: builtins.int = ...,
+        priority: builtins.int = ...,
+        exclusive: builtins.bool = ...,
+        pulls: builtins.bool = ...,
+        held: builtins.bool = ...,
+        share: ringmq.v1.broker_pb2.WindowShare | None = ...,
+        messages_unacknowledged: builtins.int = ...,
+        bytes_unacknowledged: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["share", b"share"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ack_required", b"ack_required", "bytes_unacknowledged", b"bytes_unacknowledged", "consumer_tag", b"consumer_tag", "exclusive", b"exclusive", "held", b"held", "messages_unacknowledged", b"messages_unacknowledged", "node", b"node", "number", b"number", "peer", b"peer", "prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages", "priority", b"priority", "pulls", b"pulls", "share", b"share", "state", b"state"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ConsumerInfo: typing_extensions.TypeAlias = ConsumerInfo
+
+@typing.final
+class ListConsumersResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMERS_FIELD_NUMBER: builtins.int
+    NEXT_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    next: builtins.int
+    """For `after`, if there are more; else 0. Of no meaning at another master, or in another epoch."""
+    node: builtins.str
+    """The node of the queue's master."""
+    epoch: builtins.int
+    @property
+    def consumers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ConsumerInfo]:
+        """In the order of their numbers."""
+
+    def __init__(
+        self,
+        *,
+        consumers: collections.abc.Iterable[Global___ConsumerInfo] | None = ...,
+        next: builtins.int = ...,
+        node: builtins.str = ...,
+        epoch: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumers", b"consumers", "epoch", b"epoch", "next", b"next", "node", b"node"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ListConsumersResponse: typing_extensions.TypeAlias = ListConsumersResponse
 
 @typing.final
 class JoiningReplica(google.protobuf.message.Message):

@@ -50,6 +50,11 @@ class AdminStub(object):
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.ListConnectionsRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_admin__pb2.ListConnectionsResponse.FromString,
                 _registered_method=True)
+        self.ListConsumers = channel.unary_unary(
+                '/ringmq.v1.Admin/ListConsumers',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.ListConsumersRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.ListConsumersResponse.FromString,
+                _registered_method=True)
         self.PromoteMirror = channel.unary_unary(
                 '/ringmq.v1.Admin/PromoteMirror',
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.SerializeToString,
@@ -169,6 +174,13 @@ class AdminServicer(object):
 
     def ListConnections(self, request, context):
         """The connections that have streams, and how their publishers fare.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListConsumers(self, request, context):
+        """The consumers of a queue, as its master knows them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -333,6 +345,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListConnections,
                     request_deserializer=ringmq_dot_v1_dot_admin__pb2.ListConnectionsRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_admin__pb2.ListConnectionsResponse.SerializeToString,
+            ),
+            'ListConsumers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListConsumers,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.ListConsumersRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.ListConsumersResponse.SerializeToString,
             ),
             'PromoteMirror': grpc.unary_unary_rpc_method_handler(
                     servicer.PromoteMirror,
@@ -516,6 +533,33 @@ class Admin(object):
             '/ringmq.v1.Admin/ListConnections',
             ringmq_dot_v1_dot_admin__pb2.ListConnectionsRequest.SerializeToString,
             ringmq_dot_v1_dot_admin__pb2.ListConnectionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListConsumers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/ListConsumers',
+            ringmq_dot_v1_dot_admin__pb2.ListConsumersRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.ListConsumersResponse.FromString,
             options,
             channel_credentials,
             insecure,

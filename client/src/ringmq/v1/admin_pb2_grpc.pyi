@@ -21,6 +21,8 @@ class AdminStub:
     ListQueues: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.ListQueuesRequest, ringmq.v1.admin_pb2.ListQueuesResponse]
     ListConnections: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.ListConnectionsRequest, ringmq.v1.admin_pb2.ListConnectionsResponse]
     """The connections that have streams, and how their publishers fare."""
+    ListConsumers: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.ListConsumersRequest, ringmq.v1.admin_pb2.ListConsumersResponse]
+    """The consumers of a queue, as its master knows them."""
     PromoteMirror: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.PromoteMirrorRequest, ringmq.v1.admin_pb2.PromoteMirrorResponse]
     """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
     ring, so nothing is lost or enqueued twice. The call returns when the new master serves. To
@@ -91,6 +93,14 @@ class AdminServicer(metaclass=abc.ABCMeta):
         context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.ListConnectionsRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.ListConnectionsResponse]],
     ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.ListConnectionsResponse]:
         """The connections that have streams, and how their publishers fare."""
+
+    @abc.abstractmethod
+    def ListConsumers(
+        self,
+        request: ringmq.v1.admin_pb2.ListConsumersRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.ListConsumersRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.ListConsumersResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.ListConsumersResponse]:
+        """The consumers of a queue, as its master knows them."""
 
     @abc.abstractmethod
     def PromoteMirror(

@@ -24,6 +24,7 @@ from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.connection_listing import ConnectionListing
 from ringmq_node.broker.consuming.channel import ConsumeChannel
 from ringmq_node.broker.consuming.feed import Subscriber
+from ringmq_node.broker.consuming.listing import ConsumerListing
 from ringmq_node.broker.consuming.subscribing import DEFAULT_TERMS, Subscribing
 from ringmq_node.broker.consuming.subscription import QueueSubscription
 from ringmq_node.broker.declaring import Declaring
@@ -140,6 +141,7 @@ class Broker:
         # For doors: clients' connections.
         self.orphans = orphans
         self.connections = connections
+        self.consumers = ConsumerListing(self.node, self._at_master, peers)
         self.consuming = consuming
         consuming.begin(routing, locator, orphans)
 

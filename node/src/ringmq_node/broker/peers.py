@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ringmq_node.model.consumers import ConsumerPage
 from ringmq_node.model.info import (
     ConnectionInfo,
     LossInfo,
@@ -127,6 +128,12 @@ class Peers(Protocol):
         self, address: str, after: str, connections_max: int, *, deadline_s: float
     ) -> list[ConnectionInfo]:
         """Those of that very node."""
+        ...
+
+    async def consumers(
+        self, address: str, queue: str, after: int, consumers_max: int, *, deadline_s: float
+    ) -> ConsumerPage:
+        """Of a queue that is mastered there. At most `LIST_MAX` are asked for."""
         ...
 
     async def resources(self, address: str, *, deadline_s: float) -> NodeResources: ...

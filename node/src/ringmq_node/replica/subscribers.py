@@ -13,6 +13,7 @@ from typing import Any
 from ringmq_base.ranges import Range
 from ringmq_base.window import Share
 from ringmq_gm import Ring, Role
+from ringmq_node.model.consumers import ConsumerLabel
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.consumers import (
     ConsumerTerms,
@@ -31,6 +32,7 @@ TICKS = 10
 TICK_S_MIN = 0.05
 TICK_S_MAX = 10.0
 
+_UNLABELLED = ConsumerLabel()
 _END_REASONS = {
     EndReason.REPLACED: Reason.CONSUMER_REPLACED,
     EndReason.TIMED_OUT: Reason.CONSUMER_TIMEOUT,
@@ -55,6 +57,8 @@ class Subscribers:
         self._carry_out = carry_out
         self._spawn = spawn
         self._sessions: dict[int, ConsumerSession] = {}
+        # Of these sessions, as far as they have one.
+        self._labels: dict[int, ConsumerLabel] = {}
         self._ended = False
         self._ticks = False
 
@@ -63,6 +67,7 @@ class Subscribers:
         self._ended = True
         # A session that is told may close itself at once: it must not find itself registered.
         sessions, self._sessions = self._sessions, {}
+        self._labels.clear()
         # The mastership's and the replica's: no cycle, which would stay in memory.
         del self._carry_out, self._spawn
         for session in sessions.values():
@@ -85,6 +90,14 @@ class Subscribers:
             ) from None
         self._sessions[number] = session
         self._carry_out(effects)
+
+    def set_label(self, number: int, label: ConsumerLabel) -> None:
+        """What operators know it by."""
+        if number in self._sessions:
+            self._labels[number] = label
+
+    def label(self, number: int) -> ConsumerLabel:
+        return self._labels.get(number, _UNLABELLED)
 
     def begin(self, number: int) -> None:
         if self._is_open(number):
@@ -150,6 +163,7 @@ class Subscribers:
 
     def close(self, number: int) -> None:
         self._sessions.pop(number, None)
+        self._labels.pop(number, None)
         if self._is_open(number):
             self._carry_out(self._queue.consumer_closed(number))
 
@@ -178,6 +192,7 @@ class Subscribers:
 
     def end_one(self, number: int, reason: EndReason) -> None:
         session = self._sessions.pop(number, None)
+        self._labels.pop(number, None)
         if session is not None:
             session.ended(_END_REASONS[reason])
 

@@ -13,6 +13,7 @@ from ringmq_base.window import Share
 from ringmq_node.broker.deleting import check_not_deleting
 from ringmq_node.broker.locating import Location
 from ringmq_node.broker.peers import Got
+from ringmq_node.model.consumers import CONSUMER_TAG_BYTES_MAX, ConsumerLabel
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import (
     GET_BYTES_MAX,
@@ -46,11 +47,13 @@ class Consuming:
         *,
         terms: ConsumerTerms,
         auto_ack: bool = False,
+        label: ConsumerLabel,
         successor: Callable[[str], Location],
         seen: ConsumersSeen,
     ) -> None:
         """A prefetch of 0 is the default. Raises `BrokerError` if the queue can't be served, is
-        being deleted, or the prefetch is above its limits."""
+        being deleted, or prefetch or tag are above their limits."""
+        _check_tag(label.tag)
         prefetch = _checked_prefetch(terms.prefetch_messages, terms.prefetch_bytes)
         self.prefetch_messages, self.prefetch_bytes = prefetch
         if len(terms.identity) > PRODUCER_ID_BYTES_MAX:
@@ -80,6 +83,7 @@ class Consuming:
                 terms, prefetch_messages=self.prefetch_messages, prefetch_bytes=self.prefetch_bytes
             ),
         )
+        self._subscribers.set_label(self.number, replace(label, auto_ack=auto_ack))
 
     def begin(self) -> None:
         """Starts the deliveries; the door has told its client by now that it is subscribed."""
@@ -188,6 +192,16 @@ class Consuming:
         self._subscribers.close(self.number)
         if in_good_order and not self._pulls:
             self._seen.left(self._mastership)
+
+
+def _check_tag(tag: str) -> None:
+    """Raises `BrokerError`."""
+    size = len(tag.encode())
+    if size > CONSUMER_TAG_BYTES_MAX:
+        raise bad_request(
+            f"a consumer tag has at most {CONSUMER_TAG_BYTES_MAX} bytes, this one {size}",
+            field="consumer_tag",
+        )
 
 
 def _check_pulls(terms: ConsumerTerms, *, auto_ack: bool) -> None:

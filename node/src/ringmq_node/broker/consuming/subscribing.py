@@ -15,11 +15,13 @@ from ringmq_node.broker.consuming.consumer import ConsumersSeen, Consuming
 from ringmq_node.broker.consuming.feed import RemoteConsumers, Subscriber
 from ringmq_node.broker.consuming.subscription import QueueSubscription
 from ringmq_node.broker.locating import Locator
+from ringmq_node.model.consumers import ConsumerLabel
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.replica.hosting import Spawn
 from ringmq_node.replica.sessions import ConsumerSession
 
 DEFAULT_TERMS = ConsumerTerms()
+UNLABELLED = ConsumerLabel()
 
 
 class Subscribing:
@@ -55,16 +57,18 @@ class Subscribing:
         queue: str,
         session: ConsumerSession,
         terms: ConsumerTerms = DEFAULT_TERMS,
-        *,
         auto_ack: bool = False,
+        label: ConsumerLabel = UNLABELLED,
     ) -> Consuming:
         """On the master's node only (see `Broker.route`). A prefetch of 0 is the default.
-        Messages of an `auto_ack` consumer are acknowledged when they have been sent."""
+        Messages of an `auto_ack` consumer are acknowledged when they have been sent. `label`:
+        without `auto_ack`."""
         return Consuming(
             await self._locator.serving(queue),
             session,
             terms=terms,
             auto_ack=auto_ack,
+            label=label,
             successor=self._locator.successor,
             seen=self._seen,
         )

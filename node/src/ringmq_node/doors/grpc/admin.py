@@ -11,6 +11,7 @@ from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import Acceptance
 from ringmq_node.doors.grpc.connection_wire import connection_to_wire
+from ringmq_node.doors.grpc.consumer_wire import consumers_to_wire
 from ringmq_node.doors.grpc.peers import ADMIN
 from ringmq_node.doors.grpc.policies import policy_from_wire, policy_to_wire
 from ringmq_node.doors.grpc.service import Context, caller_of, parse_request, routes
@@ -36,6 +37,7 @@ NamesQueue = (
     | admin.VerifyQueueRequest
     | admin.SyncQueueRequest
     | admin.PromoteMirrorRequest
+    | admin.ListConsumersRequest
 )
 
 
@@ -52,6 +54,7 @@ class AdminService:
                 "GetClusterStatus": self._status,
                 "ListQueues": self._list_queues,
                 "ListConnections": self._list_connections,
+                "ListConsumers": self._list_consumers,
                 "PromoteMirror": self._promote,
                 "SyncQueue": self._sync_queue,
                 "DiscardDamaged": self._discard_damaged,
@@ -112,6 +115,14 @@ class AdminService:
             next=page.next,
             silent_nodes=page.silent_nodes,
         ).SerializeToString()
+
+    async def _list_consumers(self, data: bytes, context: Context) -> bytes:
+        request = parse_request(admin.ListConsumersRequest, data)
+        queue = await self._queue_of(request)
+        page = await self._broker.consumers.page(
+            queue, caller_of(context), after=request.after, consumers_max=request.consumers_max
+        )
+        return consumers_to_wire(page).SerializeToString()
 
     # --- policies ---
 

@@ -21,6 +21,14 @@ from ringmq_wire import Accept, CallHandler, CallStream, Metadata, WireCall, str
 NODES_ONLY = "/ringmq.v1.Ring/"
 
 
+def node_of(call: WireCall) -> str:
+    """The name of the node that makes this call, for itself or for a client; empty: none does."""
+    for key, value in call.metadata:
+        if key == NODE_KEY and isinstance(value, str):
+            return bytes.fromhex(value.partition(".")[0]).decode()
+    return ""
+
+
 class NodeKey:
     """Of one node of the cluster that has this secret."""
 

@@ -18,8 +18,10 @@ from ringmq_node.broker.peers import Acceptance, DeleteConditions, Got, Promoted
 from ringmq_node.doors.grpc import wire
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.connection_wire import connection_from_wire
+from ringmq_node.doors.grpc.consumer_wire import consumers_from_wire
 from ringmq_node.doors.grpc.service import RELAYED_METADATA, parse
 from ringmq_node.doors.grpc.status import from_call
+from ringmq_node.model.consumers import ConsumerPage
 from ringmq_node.model.info import ConnectionInfo, NodeResources, QueueInfo, ReplicaInfo
 from ringmq_node.model.names import DEFAULT_VHOST, split_name
 from ringmq_node.model.reasons import BrokerError
@@ -237,6 +239,19 @@ class GrpcPeers:
             repeatable=True,
         )
         return [*map(connection_from_wire, response.connections)]
+
+    async def consumers(
+        self, address: str, queue: str, after: int, consumers_max: int, *, deadline_s: float
+    ) -> ConsumerPage:
+        response = await self._ask(
+            address,
+            f"{ADMIN}/ListConsumers",
+            admin.ListConsumersRequest(**_named(queue), consumers_max=consumers_max, after=after),
+            admin.ListConsumersResponse,
+            deadline_s=deadline_s,
+            repeatable=True,
+        )
+        return consumers_from_wire(response)
 
     async def resources(self, address: str, *, deadline_s: float) -> NodeResources:
         response = await self._ask(

@@ -1,7 +1,8 @@
 """Passing a client's stream on to the master's node, byte for byte.
 
 The node in the middle neither parses nor checks the messages: the master's node does. It only adds
-the mark `ringmq-relayed`, which keeps the master's node from relaying the stream once more.
+the mark `ringmq-relayed`, which keeps the master's node from relaying the stream once more, and the
+client's address, by which operators know its consumer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ringmq_node.doors.grpc.channels import PeerChannels
-from ringmq_node.doors.grpc.service import RELAYED_METADATA, Context
+from ringmq_node.doors.grpc.service import RELAYED_METADATA, RELAYED_PEER_KEY, Context
 from ringmq_node.doors.grpc.status import from_call
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_wire import CallStream, RpcError
@@ -75,7 +76,8 @@ class _Pump:
         """Raises `BrokerError`."""
         try:
             channel = self._channels.to(self._address)
-            call = await channel.stream(self._method, metadata=RELAYED_METADATA)
+            peer = (RELAYED_PEER_KEY, self._context.call.peer)
+            call = await channel.stream(self._method, metadata=(*RELAYED_METADATA, peer))
         except RpcError as error:
             raise from_call(error, repeatable=True) from error
         upward = asyncio.create_task(self._up(call, first), name="relay up")

@@ -24,6 +24,8 @@ NODE_KEY = "ringmq-node"
 # Marks calls that another node has forwarded.
 RELAYED_KEY = "ringmq-relayed"
 RELAYED_METADATA = ((RELAYED_KEY, "1"),)
+# Beside it: the address of the client whose stream is relayed.
+RELAYED_PEER_KEY = "ringmq-relayed-peer"
 # Names the caller's connection; see `model.connections`.
 CONNECTION_KEY = "ringmq-connection"
 

@@ -20,10 +20,12 @@ from ringmq_base.ranges import Range
 from ringmq_gm import RingClosedError
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.consuming.consumer import Consuming
+from ringmq_node.broker.consuming.listing import consumer_tag
 from ringmq_node.broker.locating import Location
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.doors.grpc.batches import encoded_properties, parse_publish
 from ringmq_node.doors.grpc.blocked import BlockTeller
+from ringmq_node.doors.grpc.consumer_wire import label_of
 from ringmq_node.doors.grpc.held import HeldBatches
 from ringmq_node.doors.grpc.pulls import Pulls
 from ringmq_node.doors.grpc.service import Context, parse, parse_request
@@ -40,7 +42,6 @@ from ringmq_node.resources.connection_states import PeerStream
 
 # How long a client that doesn't read may hold up the end of its stream.
 LAST_WRITE_S = 5.0
-CONSUMER_TAG_BYTES_MAX = 255
 # A request of so few bytes has no message in it, and needs no room.
 HEARTBEAT_BYTES = 4
 
@@ -369,12 +370,6 @@ class ConsumeStream(Stream):
         cls, context: Context, door: Broker, opening: broker.ConsumeOpen
     ) -> ConsumeStream:
         """Raises `BrokerError` if the queue can't be consumed from."""
-        size = len(opening.consumer_tag.encode())
-        if size > CONSUMER_TAG_BYTES_MAX:
-            raise bad_request(
-                f"a consumer tag has at most {CONSUMER_TAG_BYTES_MAX} bytes, this one {size}",
-                field="consumer_tag",
-            )
         stream = cls(context, door.settings.heartbeat_s, door.buffers.unsent)
         consuming = stream.consuming = await door.consuming.open_here(
             opening.queue,
@@ -389,10 +384,11 @@ class ConsumeStream(Stream):
                 pulls=opening.pulls,
             ),
             auto_ack=opening.auto_ack,
+            label=label_of(context, opening.consumer_tag),
         )
         stream.pulls = Pulls(consuming)
         opened = broker.ConsumeOpened(
-            consumer_tag=opening.consumer_tag or f"{door.node}.{consuming.number}",
+            consumer_tag=consumer_tag(opening.consumer_tag, door.node, consuming.number),
             prefetch_messages=consuming.prefetch_messages,
             prefetch_bytes=consuming.prefetch_bytes,
             heartbeat_ms=round(door.settings.heartbeat_s * 1000),
