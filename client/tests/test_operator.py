@@ -97,6 +97,31 @@ def test_connections_of_all_pages_are_listed(run: Run) -> None:
     run(test)
 
 
+def test_consumers_of_all_pages_are_of_one_master(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            found = await client.operator.consumers("q")
+            # The second page was another master's: it begins anew.
+            assert node.pages == 5
+            assert [(each.number, each.consumer_tag) for each in found] == [
+                (1, "q0"),
+                (2, "q1"),
+                (3, "q2"),
+            ]
+            assert [each.state for each in found] == [
+                ringmq.ConsumerState.SINGLE_ACTIVE,
+                ringmq.ConsumerState.WAITING,
+                ringmq.ConsumerState.UNKNOWN,
+            ]
+            assert [each.active for each in found] == [True, False, False]
+            assert [(each.share_messages, each.share_bytes) for each in found[:2]] == [
+                (None, None),
+                (3, 4),
+            ]
+
+    run(test)
+
+
 def test_rebalancing_tells_each_move_and_why_it_failed(run: Run) -> None:
     async def test() -> None:
         async with FakeNode() as node, ringmq.connect(node.address) as client:

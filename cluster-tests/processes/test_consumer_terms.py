@@ -99,6 +99,7 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
             await until(lambda: has(client, "changed", (3, 4)), "no more than the prefetch")
             await changed.set_prefetch(6)
             assert [m.position for m in await take(changed, 2)] == [7, 8]
+            await at_the_next_master(client)
             await single_goes_on(active, waiting)
             await until(
                 lambda: all(each.generation > old for each, old in zip(cases, before, strict=True)),
@@ -282,6 +283,20 @@ async def end_cases(
 
 async def has(client: ringmq.Client, queue: str, wanted: tuple[int, int]) -> bool:
     return await counters(client, queue) == wanted
+
+
+async def at_the_next_master(client: ringmq.Client) -> None:
+    """Its list has the consumers that have opened their streams there, with their terms."""
+    (alone,) = await client.operator.consumers("q")
+    assert (alone.exclusive, alone.prefetch_messages, alone.messages_unacknowledged) == (True, 4, 4)
+    single = await client.operator.consumers("single")
+    assert [each.state for each in single] == [
+        ringmq.ConsumerState.SINGLE_ACTIVE,
+        ringmq.ConsumerState.WAITING,
+    ]
+    assert [each.prefetch_messages for each in single] == [3, 3]
+    (changed,) = await client.operator.consumers("changed")
+    assert (changed.prefetch_messages, changed.messages_unacknowledged) == (6, 6)
 
 
 async def single_goes_on(one: ringmq.Consumer, other: ringmq.Consumer) -> None:

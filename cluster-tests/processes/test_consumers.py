@@ -184,6 +184,13 @@ async def test_through_any_node(cluster: Cluster) -> None:
             await stream.open_consumer("q")
             (delivery,) = (await stream.receive()).deliveries.deliveries
             assert list(delivery.bodies) == bodies
+            # Any node tells of it, and where its client is.
+            for asked in cluster.addresses.values():
+                async with ringmq.connect(asked) as client:
+                    (listed,) = await client.operator.consumers("q")
+                    assert (listed.node, listed.messages_unacknowledged) == (mirror, 10)
+                    connections = (await client.operator.connections()).connections
+                    assert (mirror, listed.peer) in {(each.node, each.peer) for each in connections}
             first = delivery.first_position
             ack = broker.Settle(ack=[common.Range(first=first, last=first + 9)])
             await stream.send(broker.ConsumeRequest(settle=ack))

@@ -91,6 +91,7 @@ SAME_NOTION = {
     "QueueStorage",
     "NodeInfo",
     "ConnectionInfo",
+    "ConsumerInfo",
     "ReplicaInfo",
     "ClusterStatus",
     "Location",

@@ -72,6 +72,7 @@ from ringmq.errors import (
 from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
 from ringmq.model.comparison import Difference, DifferenceKind, ReplicaComparison
 from ringmq.model.connections import ConnectionInfo, ConnectionList, ConnectionState
+from ringmq.model.consumers import ConsumerInfo, ConsumerState
 from ringmq.model.fields import HeaderValue, OtherValue
 from ringmq.model.messages import Batch, Death, Message, Properties
 from ringmq.model.policies import (
@@ -130,6 +131,8 @@ __all__ = [
     "ConnectionList",
     "ConnectionState",
     "Consumer",
+    "ConsumerInfo",
+    "ConsumerState",
     "ConsumerTimeoutError",
     "CountedRange",
     "Death",

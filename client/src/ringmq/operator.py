@@ -16,6 +16,7 @@ from ringmq.calls.requests import request_of
 from ringmq.errors import NodeNotFoundError, PolicyNotFoundError
 from ringmq.model.comparison import ReplicaComparison
 from ringmq.model.connections import ConnectionInfo, ConnectionList
+from ringmq.model.consumers import ConsumerInfo
 from ringmq.model.policies import MasterMove, Policy
 from ringmq.v1 import admin_pb2 as admin
 
@@ -96,6 +97,34 @@ class Operator:
             after = answer.next
             if not after:
                 return ConnectionList(tuple(found), tuple(sorted(silent)))
+
+    async def consumers(self, queue: str, *, deadline_s: float | None = None) -> list[ConsumerInfo]:
+        """Of a queue, in the order in which they came. The deadline is per page of 1000."""
+        found: list[ConsumerInfo] = []
+        # The numbers are those of one master in one epoch.
+        source: tuple[str, int] | None = None
+        after = 0
+        while True:
+            request = request_of(
+                admin.ListConsumersRequest, vhost=self._nodes.vhost, queue=queue, after=after
+            )
+
+            async def attempt(
+                node: NodeChannel, timeout_s: float, request: admin.ListConsumersRequest = request
+            ) -> admin.ListConsumersResponse:
+                return await node.admin.ListConsumers(request, timeout=timeout_s)
+
+            page = await self._nodes.call(attempt, deadline_s=deadline_s)
+            if after and (page.node, page.epoch) != source:
+                # All of them have come anew.
+                found.clear()
+                after = 0
+                continue
+            source = page.node, page.epoch
+            found += map(ConsumerInfo.from_wire, page.consumers)
+            after = page.next
+            if not after:
+                return found
 
     async def verify_queue(
         self,

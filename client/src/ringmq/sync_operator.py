@@ -15,6 +15,7 @@ class SyncOperator(OnLoop[Operator]):
     delete_policy = waiting(Operator.delete_policy)
     policies = waiting(Operator.policies)
     connections = waiting(Operator.connections)
+    consumers = waiting(Operator.consumers)
     verify_queue = waiting(Operator.verify_queue)
     drain = waiting(Operator.drain)
     revive = waiting(Operator.revive)

@@ -165,6 +165,47 @@ def test_connections_are_listed_with_their_states(
         assert b"node1\tipv4:127.0.0.1:" in capsysbinary.readouterr().out
 
 
+def test_consumers_of_a_queue_are_listed(
+    run: Run, cluster: LocalCluster, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    run("queue", "declare", "consumed")
+    assert run("queue", "consumers", "consumed") == []
+    with (
+        ringmq.connect_sync(cluster.seeds) as client,
+        client.publisher("consumed") as publisher,
+        client.consumer("consumed", prefetch=3, priority=2, consumer_tag="t") as consumer,
+    ):
+        publisher.publish_batch([b"one", b"two"])
+        batch = consumer.next_batch(timeout_s=10.0)
+        assert batch is not None
+        assert len(batch) == 2
+        consumer.ack(batch[0].position, wait=True)
+        (found,) = run("queue", "consumers", "consumed")
+        assert found == found | {
+            "consumer_tag": "t",
+            "node": "node1",
+            "state": "up",
+            "active": True,
+            "ack_required": True,
+            "prefetch_messages": 3,
+            "priority": 2,
+            "exclusive": False,
+            "share_messages": None,
+            "messages_unacknowledged": 1,
+            "bytes_unacknowledged": 3,
+        }
+        (connection,) = run("cluster", "connections")["connections"]
+        assert (found["node"], found["peer"]) == (connection["node"], connection["peer"])
+        assert_documented(found)
+        assert client.operator.consumers("consumed")[0].consumer_tag == "t"
+        assert invoke(["queue", "consumers", "consumed"]) == 0
+        shown = capsysbinary.readouterr().out.decode().splitlines()
+        row = ("t", "node1", found["peer"], "up", "required", "3", "1", "3", "2", "no", "no")
+        assert shown[-1].split("\t") == [*row]
+    assert invoke(["queue", "consumers", "nowhere"]) == 1
+    assert b"nowhere" in capsysbinary.readouterr().err
+
+
 def test_rules_are_flags_of_declarations_and_policies(run: Run) -> None:
     rules = ("--max-length", 3, "--overflow", "reject-publish", "--message-ttl-ms", 600_000)
     assert run("queue", "declare", "ruled", *rules)["wanted"]["max_length"] == "3"

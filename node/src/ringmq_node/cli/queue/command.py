@@ -11,6 +11,7 @@ from ringmq import Client, QueueMode, QueueRules
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_json, emit_table
 from ringmq_node.cli.policy.command import locator_of, locator_type
+from ringmq_node.cli.queue.consumers import consumers
 from ringmq_node.cli.queue.description import queue_json, ring_text
 from ringmq_node.cli.queue.show import list_queues, show
 from ringmq_node.cli.queue.verify import verify
@@ -144,6 +145,7 @@ def rebalance(prefix: str, dry_run: bool, target: Target) -> None:
 
 queue.add_command(list_queues)
 queue.add_command(show)
+queue.add_command(consumers)
 queue.add_command(verify)
 
 
