@@ -47,13 +47,16 @@ async def publish(case: Case) -> None:
 
 async def subscribe(case: Case) -> None:
     """The queue knows its consumer, also the next master."""
-    async with case.consumer(prefetch=1):
+    async with case.consumer(prefetch=1, consumer_tag="t"):
         await case.middle()
 
         async def is_known() -> bool:
             return (await case.client.queue(case.queue)).consumers == 1
 
         await until(is_known, "its consumer")
+        (entry,) = await case.client.operator.consumers(case.queue)
+        assert (entry.consumer_tag, entry.state) == ("t", ringmq.ConsumerState.UP)
+        assert (entry.prefetch_messages, entry.ack_required, entry.exclusive) == (1, True, False)
     await case.publish(b"nobody is there")
     await case.counts(1)
 
@@ -66,6 +69,8 @@ async def subscribe_with_autoack(case: Case) -> None:
         await case.middle()
         await case.publish(*numbered(5, 5))
         assert bodies_of(await take(consumer, 5)) == numbered(5, 5)
+        (entry,) = await case.client.operator.consumers(case.queue)
+        assert not entry.ack_required
     await case.counts(0)
 
 
