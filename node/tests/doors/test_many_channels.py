@@ -21,6 +21,7 @@ from ringmq_base.limits import KIB, MIB
 from ringmq_node.doors.grpc.held import HeldBatches
 from ringmq_node.node import Node
 from ringmq_node.replica.room import QueueRoom
+from ringmq_node.resources.budget import SHARE
 from ringmq_wire import WireChannel
 
 CHANNELS = 100
@@ -125,7 +126,7 @@ class ShutQueues:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.read_bytes = 0
-        self._takes = False
+        self._rooms: set[QueueRoom] = set()
         add = HeldBatches.add
 
         def counted(held: HeldBatches, batch: Any, size_bytes: int, publish: Any) -> None:
@@ -133,23 +134,29 @@ class ShutQueues:
             add(held, batch, size_bytes, publish)
 
         monkeypatch.setattr(HeldBatches, "add", counted)
-        monkeypatch.setattr(QueueRoom, "_letters_fit", property(lambda _: self._takes))
+        takes = property(lambda room: room not in self._rooms)
+        monkeypatch.setattr(QueueRoom, "_letters_fit", takes)
 
-    def open(self, node: Node, *queues: str) -> None:
-        self._takes = True
-        for queue in queues:
-            node.broker._locator.replica_of(queue).serving().room.look()
+    def shut(self, node: Node, queue: str) -> None:
+        self._rooms.add(node.broker._locator.replica_of(queue).serving().room)
+
+    def open(self) -> None:
+        while self._rooms:
+            self._rooms.pop().look()
 
 
 @pytest.mark.slow
-def test_what_channels_hold_for_a_queue_that_takes_nothing_is_bounded(
+def test_what_channels_hold_for_a_queue_that_takes_nothing_leaves_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shut = ShutQueues(monkeypatch)
+    share_bytes = PUBLISH_BYTES_MAX * SHARE // (SHARE + 1)
 
     async def story(node: Node, channel: WireChannel) -> None:
         async with ringmq.connect(node.address) as client:
-            await client.declare_queue("q")
+            for queue in ("q", "r"):
+                await client.declare_queue(queue)
+            shut.shut(node, "q")
             start = asyncio.Barrier(CHANNELS)
             publishing = [
                 asyncio.create_task(publish(channel, "q", start)) for _ in range(CHANNELS)
@@ -158,10 +165,10 @@ def test_what_channels_hold_for_a_queue_that_takes_nothing_is_bounded(
 
             def is_all_there() -> bool:
                 is_there = shut.read_bytes + node.buffers.unread.held_bytes >= sent
-                return is_there and shut.read_bytes >= PUBLISH_BYTES_MAX
+                return is_there and shut.read_bytes >= share_bytes
 
             await until(is_all_there, "what was sent is at a door, or in front of it")
-            assert shut.read_bytes < PUBLISH_BYTES_MAX + len(BODY) + MORE_BYTES
+            assert shut.read_bytes <= share_bytes + len(BODY) + MORE_BYTES < PUBLISH_BYTES_MAX
             assert node.budget.held_bytes == shut.read_bytes
             # Its publishers hear both: what stops the queue, and why their streams aren't read.
             (connection,) = [
@@ -174,7 +181,11 @@ def test_what_channels_hold_for_a_queue_that_takes_nothing_is_bounded(
                 ringmq.BlockReason.DEAD_LETTERS,
                 ringmq.BlockReason.PUBLISH_BUDGET,
             }
-            shut.open(node, "q")
+            # Another queue's publishers are read all the same, also on the same connection.
+            await asyncio.gather(*[publish(channel, "r", asyncio.Barrier(1)) for _ in range(5)])
+            assert (await client.queue("r")).messages_ready == 5 * BATCHES
+            assert not any(map(asyncio.Task.done, publishing))
+            shut.open()
             await asyncio.gather(*publishing)
             assert (await client.queue("q")).messages_ready == CHANNELS * BATCHES
         assert (node.budget.held_bytes, node.budget.waiting) == (0, 0)

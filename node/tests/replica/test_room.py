@@ -184,7 +184,7 @@ def test_letters_pass_an_alarm_while_few_messages_are_ready(
             scene.replica.serving().subscribers.close(consumer)
             await scene.quiet()
         # The publishers that an alarm holds don't keep a door from reading letters.
-        budget.park(2000)
+        budget.park(scene.replica.serving().room, 2000)
         assert letters.is_readable
         assert not client.is_readable
 

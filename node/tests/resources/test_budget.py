@@ -141,13 +141,49 @@ def test_doors_stop_reading_when_they_hold_as_much_as_the_budget() -> None:
         await ring.publish(LIMIT)
         held = [asyncio.create_task(ring.publish(LIMIT // 2)) for _ in range(2)]
         await turns()
-        reading = asyncio.create_task(rings.budget.wait_readable())
+        reading = [
+            asyncio.create_task(rings.budget.wait_readable(each))
+            for each in (None, rings.ring("b"))
+        ]
         await turns()
-        assert not reading.done()
+        assert not any(map(asyncio.Task.done, reading))
         ring.trim(LIMIT)
-        await reading
+        await asyncio.gather(*reading)
         ring.trim(LIMIT // 2)
         await asyncio.gather(*held)
+
+    story(work)
+
+
+def test_a_queue_has_a_share_of_what_the_doors_hold() -> None:
+    async def work(rings: Rings) -> None:
+        budget, a, b = rings.budget, rings.ring("a"), rings.ring("b")
+        budget.park(a, 800)
+        assert budget.is_readable(a)
+        budget.park(a, 1)
+        assert not budget.is_readable(a)
+        assert budget.is_readable(b)
+        assert budget.is_readable()
+        # What others hold makes the share smaller, but nobody without anything is kept out by it.
+        budget.park(a, -401)
+        budget.park(b, 501)
+        assert not budget.is_readable(a)
+        assert not budget.is_readable(b)
+        assert budget.is_readable(rings.ring("c"))
+        reading = {
+            name: asyncio.create_task(budget.wait_readable(ring))
+            for name, ring in (("a", a), ("again", a), ("b", b))
+        }
+        await turns()
+        reading.pop("again").cancel()
+        budget.park(b, -1)
+        await turns()
+        # 400 of a, 500 of b, 100 left: a has just its share.
+        assert {name for name, task in reading.items() if task.done()} == {"a"}
+        budget.park(b, -500)
+        await reading["b"]
+        budget.park(a, -400)
+        assert (budget.held_bytes, budget._held_of, budget._readable) == (0, {}, {})
 
     story(work)
 

@@ -128,15 +128,15 @@ class Publishing:
     def is_readable(self) -> bool:
         """Whether the door may read another batch. Letters have a bound where they are sent
         (`replica.letter_desk`), and would wait for the publishers that an alarm holds."""
-        return self._are_letters or self._budget.is_readable
+        return self._are_letters or self._budget.is_readable(self._room)
 
     def wait_readable(self) -> Awaitable[None]:
         """Returns when `is_readable`."""
-        return self._budget.wait_readable()
+        return self._budget.wait_readable(self._room)
 
     def park(self, size_bytes: int) -> None:
         """The door holds so many more bytes behind a batch that waits, or fewer."""
-        self._budget.park(size_bytes)
+        self._budget.park(self._room, size_bytes)
 
     @property
     def has_room(self) -> bool:
@@ -179,7 +179,7 @@ class Publishing:
 
     async def _wait_ring(self, size_bytes: int) -> None:
         # Counted: else a thousand streams would each have a batch in hand that no budget has.
-        with self._budget.holding(size_bytes):
+        with self._budget.holding(self._room, size_bytes):
             await self._room.wait(minds_letters=not self._are_letters)
 
     def publish(

@@ -18,7 +18,9 @@ Nobody is starved. A ring may have at most `SHARE` times as many copies as there
 (a threshold that falls while the budget fills, after Choudhury and Hahne). So rings whose mirrors
 take nothing never have all of it. Otherwise the batches are admitted in the order in which they
 came. What is waited for, receipt and sync, needs no publish to go on, so nothing waits in a circle.
-Bytes at the doors keep doors from reading, and no batch that is read from going on.
+Bytes at the doors keep doors from reading, and no batch that is read from going on. A queue has a
+share of them, too, by the same rule: publishers of one that takes nothing, for hours if its dead
+letters can't leave, are no longer read while those of the others are.
 """
 
 from __future__ import annotations
@@ -76,7 +78,10 @@ class PublishBudget:
         # Of waiters that have had their turn and haven't published yet.
         self._granted_bytes = 0
         self._waiters: deque[_Waiter] = deque()
-        self._readable: asyncio.Future[None] | None = None
+        # Of `held_bytes`, those of each ring that has any.
+        self._held_of: dict[Publishable, int] = {}
+        # Doors that wait until they may read: of a ring, or for any.
+        self._readable: dict[Publishable | None, asyncio.Future[None]] = {}
         self._is_looking = False
 
     def set_alarms(self, alarms: frozenset[BlockReason]) -> None:
@@ -113,7 +118,7 @@ class PublishBudget:
         found = [*self.alarms]
         if self.is_crowded:
             found.append(BlockReason.UNSYNCED)
-        if not self._has_share(ring) or not self.is_readable:
+        if not self._has_share(ring) or not self.is_readable(ring):
             found.append(BlockReason.PUBLISH_BUDGET)
         return found
 
@@ -129,12 +134,12 @@ class PublishBudget:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = _Waiter(ring, size_bytes, turn, passes_alarms)
         self._waiters.append(waiter)
-        self.held_bytes += size_bytes
+        self.park(ring, size_bytes)
         self.freed()
         try:
             await waiter.turn
         finally:
-            self.held_bytes -= size_bytes
+            self.park(ring, -size_bytes)
             if waiter.turn.done() and not waiter.turn.cancelled():
                 # It had its turn, also if its stream has ended just now.
                 self._granted_bytes -= size_bytes
@@ -143,50 +148,56 @@ class PublishBudget:
             # The next one; or the batch wasn't published after all.
             self.freed()
 
-    def park(self, size_bytes: int) -> None:
-        """So many more bytes are at a door behind a batch that waits, or fewer."""
+    def park(self, ring: Publishable, size_bytes: int) -> None:
+        """So many more bytes are at a door until the ring takes them, or fewer."""
         self.held_bytes += size_bytes
+        held_bytes = self._held_of.get(ring, 0) + size_bytes
+        if held_bytes:
+            self._held_of[ring] = held_bytes
+        else:
+            # Rings end: nothing is kept of one.
+            self._held_of.pop(ring, None)
         if size_bytes < 0:
             self.freed()
 
     @contextmanager
-    def holding(self, size_bytes: int) -> Iterator[None]:
+    def holding(self, ring: Publishable, size_bytes: int) -> Iterator[None]:
         """A batch of that size is at a door, and not in `wait`, for as long as the block lasts."""
-        self.park(size_bytes)
+        self.park(ring, size_bytes)
         try:
             yield
         finally:
-            self.park(-size_bytes)
+            self.park(ring, -size_bytes)
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether a door may read another batch.
+    def is_readable(self, ring: Publishable | None = None) -> bool:
+        """Whether a door may read another batch: for that ring, or for queues not known yet.
 
         The batches at the doors are counted apart: if they took room from the rings, those that
         wait would keep each other out.
         """
-        return self.held_bytes < self.limit_bytes
+        left = self.limit_bytes - self.held_bytes
+        return left > 0 and (ring is None or self._held_of.get(ring, 0) <= SHARE * left)
 
-    async def wait_readable(self) -> None:
+    async def wait_readable(self, ring: Publishable | None = None) -> None:
         """Returns when `is_readable`."""
-        while not self.is_readable:
-            if self._readable is None:
-                self._readable = asyncio.get_running_loop().create_future()
+        while not self.is_readable(ring):
+            readable = self._readable.get(ring)
+            if readable is None:
+                readable = self._readable[ring] = asyncio.get_running_loop().create_future()
             # Shared: a waiter that is cancelled must not cancel it.
-            await asyncio.shield(self._readable)
+            await asyncio.shield(readable)
 
     def freed(self) -> None:
         """Bytes have become free. Cheap while nobody waits."""
-        if (self._waiters or self._readable is not None) and not self._is_looking:
+        if (self._waiters or self._readable) and not self._is_looking:
             # Once in a turn of the loop, however many rings are trimmed in it.
             self._is_looking = True
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
         self._is_looking = False
-        if self._readable is not None and self.is_readable:
-            self._readable.set_result(None)
-            self._readable = None
+        for ring in [each for each in self._readable if self.is_readable(each)]:
+            self._readable.pop(ring).set_result(None)
         # Rings that are over their own share are passed by, and stay where they are in the line.
         for waiter in [*self._waiters]:
             if not waiter.turn.done() and self._has_room(waiter.ring, waiter.passes_alarms):

@@ -72,7 +72,7 @@ class RoutedStream(Stream):
     _exchange = ""
 
     async def wait_readable(self) -> None:
-        if not self._door.budget.is_readable:
+        if not self._door.budget.is_readable():
             with self.teller.held():
                 await self._door.budget.wait_readable()
 
