@@ -102,6 +102,55 @@ def test_a_script_publishes_and_consumes(prelude: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+ORDERED = """
+    import ringmq
+    from fake_broker import FakeNode
+    from ringmq import sync
+
+    node = FakeNode()
+    sync._run(node.__aenter__())
+    with ringmq.connect_sync(node.address) as client:
+        client.declare_queue("q")
+        with client.publisher("q") as publisher:
+            calls = (
+                publisher.publish,
+                publisher.submit,
+                lambda body: publisher.submit_batch([body]),
+                lambda body: publisher.publish_batch([body]),
+            )
+            bodies = []
+            for number in range(20):
+                for call in calls:
+                    bodies += [b"%d batch" % len(bodies), b"%d next" % len(bodies)]
+                    publisher.submit_batch(bodies[-2:-1])
+                    call(bodies[-1])
+                publisher.submit_batch([b"flushed"])
+                bodies.append(b"flushed")
+                publisher.flush()
+                assert node.queue("q").bodies == bodies, node.queue("q").bodies[-9:]
+            publisher.submit_batch([b"last"])
+        assert node.queue("q").bodies == [*bodies, b"last"]
+        print("in order")
+    sync._run(node.die())
+"""
+
+
+@pytest.mark.slow
+def test_messages_of_one_thread_are_enqueued_in_the_order_of_its_calls() -> None:
+    """A `publish` came before the `submit_batch` that its thread had called before it."""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", textwrap.dedent(ORDERED)],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "in order"
+    assert "Traceback" not in done.stderr
+
+
 FORKED = """
     import gc, os, traceback
     import ringmq

@@ -25,7 +25,11 @@ PAIRS: list[tuple[type, type]] = [
     (Reader, SyncReader),
 ]
 # They return the future of a running loop.
-ASYNC_ONLY = {(Publisher, "publishing"), (Publisher, "publish_nowait")}
+ASYNC_ONLY = {
+    (Publisher, "publishing"),
+    (Publisher, "publishing_batch"),
+    (Publisher, "publish_nowait"),
+}
 
 
 def public(kind: type) -> dict[str, object]:

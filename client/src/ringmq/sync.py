@@ -14,16 +14,15 @@ the program's own event loop is.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Unpack
 
-from ringmq.calls.loop_thread import OnLoop
+from ringmq.calls.loop_thread import OnLoop, hand_on
 from ringmq.calls.loop_thread import await_on_loop as _await
+from ringmq.calls.loop_thread import begin_on_loop as _begin
 from ringmq.calls.loop_thread import run_on_loop as _run
-from ringmq.calls.loop_thread import start_on_loop as _start
 from ringmq.calls.waiting_call import waiting
 from ringmq.client import WINDOW_BYTES, Client
 from ringmq.connecting import DEADLINE_S, RECEIVE_BYTES_MAX, connect
@@ -218,7 +217,8 @@ class SyncPublisher(OnLoop[Publisher]):
     ) -> None:
         # The caller's iterable runs in the caller's thread.
         listed = list(bodies)
-        _run(self.calls.publish_batch(listed, properties, deadline_s=deadline_s, **options))
+        calls = self.calls
+        _await(lambda: calls.publishing_batch(listed, properties, deadline_s=deadline_s, **options))
 
     def submit_batch(
         self,
@@ -230,10 +230,11 @@ class SyncPublisher(OnLoop[Publisher]):
     ) -> concurrent.futures.Future[None]:
         """`publish_batch` without the wait: the window stays full from one call to the next. The
         future is done when all are confirmed. It waits for no room: the caller bounds how many
-        bodies wait."""
+        bodies wait. What this thread publishes next comes behind them."""
         listed = list(bodies)
-        return _start(
-            self.calls.publish_batch(listed, properties, deadline_s=deadline_s, **options)
+        calls = self.calls
+        return _begin(
+            lambda: calls.publishing_batch(listed, properties, deadline_s=deadline_s, **options)
         )
 
     def submit(
@@ -247,21 +248,9 @@ class SyncPublisher(OnLoop[Publisher]):
         """Waits for room in the window only; the future is done when the message is confirmed."""
         confirm: concurrent.futures.Future[None] = concurrent.futures.Future()
 
-        def done(future: asyncio.Future[None]) -> None:
-            failure = None if future.cancelled() else future.exception()
-            # In the loop's thread, while the caller's thread may cancel `confirm` at any moment.
-            if future.cancelled():
-                confirm.cancel()
-            elif not confirm.set_running_or_notify_cancel():
-                return  # cancelled by its caller; from here on that does nothing
-            elif failure is not None:
-                confirm.set_exception(failure)
-            else:
-                confirm.set_result(None)
-
         async def work() -> None:
             future = await self.calls.submit(body, properties, deadline_s=deadline_s, **options)
-            future.add_done_callback(done)
+            hand_on(future, confirm)
 
         _run(work())
         return confirm

@@ -87,7 +87,8 @@ def is_loops_own_thread() -> bool:
 
 
 def start_on_loop(work: Coroutine[object, object, R]) -> concurrent.futures.Future[R]:
-    """Begins `work` on the loop. What one thread starts begins in that order."""
+    """Begins `work` on the loop. What one thread starts in this way begins in that order; but, as
+    a task takes its first step a turn later, behind the next `begin_on_loop` or `await_on_loop`."""
     return asyncio.run_coroutine_threadsafe(work, _loop())
 
 
@@ -102,6 +103,50 @@ def run_on_loop(work: Coroutine[object, object, R]) -> R:
     except BaseException:
         future.cancel()
         raise
+
+
+def begin_on_loop(start: Callable[[], asyncio.Future[R]]) -> concurrent.futures.Future[R]:
+    """Calls `start` on the loop, before anything that this thread begins there next, and doesn't
+    wait: the outcome, or the error that `start` raises, comes with the future that it returns.
+
+    A cancel of that future prevents a `start` that hasn't begun; one that has begun goes on.
+    """
+    outcome: concurrent.futures.Future[R] = concurrent.futures.Future()
+
+    def begin() -> None:
+        if outcome.cancelled():
+            outcome.set_running_or_notify_cancel()
+            return
+        try:
+            future = start()
+        except Exception as error:
+            if outcome.set_running_or_notify_cancel():
+                outcome.set_exception(error)
+            return
+        hand_on(future, outcome)
+
+    _loop().call_soon_threadsafe(begin)
+    return outcome
+
+
+def hand_on(future: asyncio.Future[R], outcome: concurrent.futures.Future[R]) -> None:
+    """Has `outcome` end as `future` does. Called on the loop, while the thread that has `outcome`
+    may cancel it at any moment: then nothing is handed on, and `future` is left alone."""
+
+    def done(ended: asyncio.Future[R]) -> None:
+        # Asked for in any case: asyncio logs a failure that nobody has asked for.
+        failure = None if ended.cancelled() else ended.exception()
+        if ended.cancelled():
+            outcome.cancel()
+        # From here on a cancel by the other thread does nothing.
+        if not outcome.set_running_or_notify_cancel():
+            return
+        if failure is None:
+            outcome.set_result(ended.result())
+        else:
+            outcome.set_exception(failure)
+
+    future.add_done_callback(done)
 
 
 def await_on_loop(start: Callable[[], asyncio.Future[R]]) -> R:

@@ -212,9 +212,23 @@ class Publisher:
         the same for all, or one for each. On failure `error.failed` has the index
         ranges of the bodies that are not confirmed.
         """
-        listed = list(bodies)
-        if listed:
-            await self._submit(listed, properties, self._attributes(options), deadline_s)
+        await self.publishing_batch(list(bodies), properties, deadline_s=deadline_s, **options)
+
+    def publishing_batch(
+        self,
+        bodies: Sequence[bytes],
+        properties: Properties | Sequence[Properties] | None = None,
+        *,
+        deadline_s: float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> asyncio.Future[None]:
+        """What `publish_batch` awaits: its place in the order is that of this call. `bodies` may
+        not change until it is done."""
+        if bodies:
+            return self._submit(bodies, properties, self._attributes(options), deadline_s)
+        nothing: Future = self._loop.create_future()
+        nothing.set_result(None)
+        return nothing
 
     def publish_nowait(
         self,
