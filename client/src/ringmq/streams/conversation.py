@@ -201,8 +201,11 @@ class Conversation(Generic[Request, Response]):
             yield
         finally:
             writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await writer
+            # Not `await writer`: a cancel of this task that comes here would look like the writer's
+            # own, and be lost.
+            await asyncio.wait([writer])
+            if not writer.cancelled() and (bug := writer.exception()) is not None:
+                raise bug
 
     async def _write_all(self) -> None:
         """Writes the speaker's requests, as long as the stream takes them."""
