@@ -147,6 +147,25 @@ def test_an_ack_never_goes_on_another_stream_than_the_delivery_came_on(run: Run)
     run(test)
 
 
+def test_an_auto_ack_consumer_keeps_nothing_of_what_it_has_handed_out(run: Run) -> None:
+    """Nobody settles it here. Beside another consumer the positions have gaps, and what was kept of
+    them grew for as long as the stream lasted."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish_batch(bodies(10))
+            node.queue("q").ready.remove(5, 5)
+            async with client.consumer("q", auto_ack=True) as consumer:
+                taken = 0
+                while taken < 9:
+                    taken += len(await anext(consumer))
+                    assert consumer.unsettled_messages == 0
+
+    run(test)
+
+
 def test_a_consumer_of_a_deleted_queue_is_told(run: Run) -> None:
     async def test() -> None:
         async with FakeNode() as node, ringmq.connect(node.address) as client:

@@ -85,9 +85,11 @@ class Consumer:
         self._pulls = terms.get("pulls", False)
         self._pulling = Pulling(queue, self._settling)
         self._lifetime = Lifetime(f"consumer of queue {queue!r}", self._failed)
-        self._reception = Reception(queue, self._lifetime, self._settling, consumer_tag)
-        self._reception.on_active = terms.get("on_active")
         self._auto_ack = terms.get("auto_ack", False)
+        self._reception = Reception(
+            queue, self._lifetime, self._settling, consumer_tag, auto_ack=self._auto_ack
+        )
+        self._reception.on_active = terms.get("on_active")
         shared = terms.get("shared_prefetch")
         if shared is not None and self._auto_ack:
             raise BadRequestError("an auto-ack consumer has nothing unsettled to share a prefetch")
@@ -362,7 +364,7 @@ class Consumer:
 
     @property
     def unsettled_messages(self) -> int:
-        """Handed out on the present stream, and neither acked nor nacked."""
+        """Handed out on the present stream, and neither acked nor nacked; with `auto_ack` none."""
         return self._settling.held_messages
 
     @property

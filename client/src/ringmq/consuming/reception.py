@@ -26,7 +26,13 @@ class Reception:
     """`consumer_tag` is the user's, or empty; from the first stream on, the node's."""
 
     def __init__(
-        self, queue: str, lifetime: Lifetime, settling: Settling, consumer_tag: str
+        self,
+        queue: str,
+        lifetime: Lifetime,
+        settling: Settling,
+        consumer_tag: str,
+        *,
+        auto_ack: bool,
     ) -> None:
         self._queue = queue
         #: The number of the present stream, or the last one; the first is 1.
@@ -44,6 +50,7 @@ class Reception:
         self.trouble: RingMQError | None = None
         self._lifetime = lifetime
         self._settling = settling
+        self._auto_ack = auto_ack
         self._batches: deque[Batch] = deque()
         self._arrived = asyncio.Event()
         self._iterating = False
@@ -57,9 +64,12 @@ class Reception:
         return bool(self._batches)
 
     def take_batch(self) -> Batch:
-        """The first batch, whose messages are held by the user from now on."""
+        """The first batch, whose messages are held by the user from now on, unless the node has
+        acknowledged them itself."""
         batch = self._batches.popleft()
-        self._settling.hand_out(batch.positions)
+        if not self._auto_ack:
+            # Else nobody would ever settle them, and they would be kept until the stream ends.
+            self._settling.hand_out(batch.positions)
         return batch
 
     async def wait_batch(self) -> None:
