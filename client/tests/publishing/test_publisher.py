@@ -219,6 +219,45 @@ def test_flush_reports_what_nobody_awaited(run: Run) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("leaves", [False, True], ids=["flush", "the context's end"])
+def test_flush_reports_a_failure_of_the_same_turn_of_the_loop(run: Run, leaves: bool) -> None:
+    """1. Two messages of one request are refused. 2. The task that awaits the first one runs next,
+    and flushes: before any callback of the second one's future."""
+
+    async def publish_both(publisher: ringmq.Publisher) -> None:
+        async with publisher:
+            awaited = publisher.publishing(b"awaited")
+            publisher.publish_nowait(b"detached")
+            with pytest.raises(ringmq.StoreFailedError):
+                await awaited
+            if not leaves:
+                await publisher.flush()
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            node.faults.reject = [broker.Rejected(reason=common.REASON_STORE_FAILED)]
+            with pytest.raises(ringmq.StoreFailedError):
+                await publish_both(client.publisher("q"))
+            assert len(node.batches) == 1
+
+    run(test)
+
+
+def test_a_message_that_its_caller_has_cancelled_is_nothing_for_a_flush_to_report(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                node.faults.reject = [broker.Rejected(reason=common.REASON_STORE_FAILED)]
+                assert publisher.publish_nowait(b"cancelled").cancel()
+                with pytest.raises(ringmq.StoreFailedError):
+                    await publisher.publish(b"awaited")
+                await publisher.flush()
+
+    run(test)
+
+
 def test_submit_waits_for_room_in_bytes_too(run: Run) -> None:
     """Also while nothing has been sent: many tasks don't gather more than the window."""
 

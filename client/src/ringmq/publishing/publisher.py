@@ -103,8 +103,7 @@ class Publisher:
             first_sequence=first_sequence or 1,
         )
         self._on_open, self._on_close = on_open, on_close
-        self._on_blocked = on_blocked
-        self._on_unblocked = on_unblocked
+        self._on_blocked, self._on_unblocked = on_blocked, on_unblocked
         self._blocked_by: tuple[BlockReason, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._name = f"ringmq-publisher-{self.target}"
@@ -125,8 +124,9 @@ class Publisher:
         self._keeper = Keeper(speaker, route, self._name)
         self._timer = Timer(self._on_timer)
         self._room = Notifier()
-        # The first failure of a `submit` or `publish_nowait`, which `flush` reports.
-        self._detached_failure: BaseException | None = None
+        # Of `submit` and `publish_nowait`: those on their way, and the first failure, for `flush`.
+        self._detached: set[Future] = set()
+        self._detached_failure: RingMQError | None = None
 
     # --- life ---
 
@@ -245,7 +245,8 @@ class Publisher:
         if not self._core.room:
             raise WindowFullError(f"{self._window_full()}; `submit` waits for room")
         sent = self.publishing(body, properties, deadline_s=deadline_s, **options)
-        return self._detach(sent)
+        self._detached.add(sent)
+        return sent
 
     async def submit(
         self,
@@ -259,7 +260,8 @@ class Publisher:
         if not self._core.room:
             await self._wait_room(self.deadline_s if deadline_s is None else deadline_s)
         sent = self.publishing(body, properties, deadline_s=deadline_s, **options)
-        return self._detach(sent)
+        self._detached.add(sent)
+        return sent
 
     async def flush(self) -> None:
         """Waits until everything handed over before is confirmed or has failed.
@@ -352,14 +354,6 @@ class Publisher:
         error.failed = ((0, len(bodies) - 1),)
         return error
 
-    def _detach(self, future: Future) -> Future:
-        future.add_done_callback(self._detached_done)
-        return future
-
-    def _detached_done(self, future: Future) -> None:
-        if not future.cancelled() and (failure := future.exception()) is not None:
-            self._detached_failure = self._detached_failure or failure
-
     async def _wait_room(self, deadline_s: float) -> None:
         try:
             async with asyncio.timeout(deadline_s):
@@ -412,12 +406,19 @@ class Publisher:
         """Tells the callers of ended tickets, and those that wait for room."""
         for ticket in self._core.take_finished():
             future = ticket.handle
+            is_detached = future in self._detached
+            self._detached.discard(future)
             if future.done():
                 continue  # cancelled by its caller
             if ticket.error is None:
                 future.set_result(None)
-            else:
-                future.set_exception(_error_of(ticket, ticket.error))
+                continue
+            failure = _error_of(ticket, ticket.error)
+            future.set_exception(failure)
+            if is_detached:
+                # Now: a callback of the future would come behind a `flush` that runs next.
+                self._detached_failure = self._detached_failure or failure
+                future.exception()  # asyncio logs those that nobody has asked for
         if self._core.room:
             self._room.notify()
 
