@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from fake_broker import FakeNode
 from on_loops import Run, bodies, seconds
-from waiting import until
+from waiting import leeway, until
 
 import ringmq
 from ringmq import HeaderValue
@@ -254,6 +254,30 @@ def test_a_message_that_its_caller_has_cancelled_is_nothing_for_a_flush_to_repor
                 with pytest.raises(ringmq.StoreFailedError):
                     await publisher.publish(b"awaited")
                 await publisher.flush()
+
+    run(test)
+
+
+def test_submit_has_the_room_of_a_message_that_has_expired_and_never_arrived(run: Run) -> None:
+    """It keeps its sequence until the next stream shows that; nothing else on it may be answered
+    then, as nothing else is on its way."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            node.faults.die_after_batches = [1]
+            node.faults.enqueue_the_last = False
+            async with client.publisher("q", window_messages=1) as publisher:
+                node.faults.refuse = [common.REASON_NO_MASTER] * 1000
+                with pytest.raises(ringmq.OutcomeUnknownError):
+                    await publisher.publish(b"lost", deadline_s=0.1)
+                waiting = asyncio.create_task(publisher.submit(b"waits", deadline_s=60.0))
+                await asyncio.sleep(0)
+                assert not waiting.done()
+                node.faults.refuse.clear()
+                assert await seconds(waiting) < leeway(3)
+                await waiting.result()
+            assert node.queue("q").bodies == [b"waits"]
 
     run(test)
 

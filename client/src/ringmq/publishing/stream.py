@@ -28,7 +28,8 @@ REFUSALS: dict[common.Reason.ValueType, PublishRefusal] = {
 
 
 class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
-    """`on_answer` is called after each answer, `on_refusal` when no node will have the stream."""
+    """`on_answer` is called after each answer, the one to Open included, and `on_refusal` when no
+    node will have the stream."""
 
     path = "/ringmq.v1.Broker/Publish"
     response = broker.PublishResponse
@@ -90,6 +91,9 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         origin = Origin(opened.queue_id, opened.epoch)
         self._core.opened(opened.last_sequence, limits, origin)
         self._lifetime.opened()
+        # It may have shown that messages which expired meanwhile never arrived: they fill the
+        # window no more, and whoever waits for room has it.
+        self._on_answer()
         return opened.heartbeat_ms
 
     def received(self, response: broker.PublishResponse) -> bool:
