@@ -26,15 +26,8 @@ from ringmq.errors import (
     TooFewSynchronisedError,
     UnavailableError,
 )
-from ringmq.publishing.core import (
-    NEXT_PHASE,
-    Happening,
-    Limits,
-    Origin,
-    PublisherCore,
-    PublisherPhase,
-    PublishRefusal,
-)
+from ringmq.publishing.answers import Limits, Origin, PublishRefusal
+from ringmq.publishing.core import NEXT_PHASE, Happening, PublisherCore, PublisherPhase
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.tickets import MESSAGE_OVERHEAD_BYTES, PERSISTENT
 

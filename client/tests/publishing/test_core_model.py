@@ -18,7 +18,8 @@ from ringmq.errors import (
     TooFewSynchronisedError,
     UnavailableError,
 )
-from ringmq.publishing.core import Limits, PublisherCore, PublisherPhase, PublishRefusal
+from ringmq.publishing.answers import Limits, PublishRefusal
+from ringmq.publishing.core import PublisherCore, PublisherPhase
 from ringmq.publishing.tickets import PERSISTENT, Attributes, Ticket
 
 

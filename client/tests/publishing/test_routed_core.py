@@ -17,7 +17,8 @@ from ringmq.errors import (
     UnavailableError,
     UnroutableError,
 )
-from ringmq.publishing.core import Limits, PublisherCore, PublisherPhase, PublishRefusal
+from ringmq.publishing.answers import Limits, PublishRefusal
+from ringmq.publishing.core import PublisherCore, PublisherPhase
 from ringmq.publishing.tickets import Attributes, Ticket
 
 NO_QUEUE = UnroutableError("nobody")

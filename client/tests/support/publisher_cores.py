@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ringmq.errors import RingMQError
-from ringmq.publishing.core import Limits, Origin, PublisherCore
+from ringmq.publishing.answers import Limits, Origin
+from ringmq.publishing.core import PublisherCore
 from ringmq.publishing.flights import Flight
 from ringmq.publishing.tickets import PERSISTENT
 

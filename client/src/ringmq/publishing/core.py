@@ -58,7 +58,6 @@ Contract. Every method that says something happened is an event; afterwards the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import chain
 from typing import Generic, assert_never
@@ -69,6 +68,7 @@ from ringmq.errors import (
     RingMQError,
     UnavailableError,
 )
+from ringmq.publishing.answers import NO_LIMITS, Limits, Origin, PublishRefusal
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.flights import Flight, Flights
 from ringmq.publishing.pending import PendingMessages
@@ -77,26 +77,6 @@ from ringmq.publishing.tickets import Attributes, H, P, Slice, Ticket
 #: A full window is at least this many batches, so that the node is busy with one while another
 #: is on its way.
 BATCHES_PER_WINDOW = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The master that has answered: `epoch` of its view, in the ring of the queue `queue_id`."""
-
-    queue_id: str
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The largest message and the largest request that the node takes."""
-
-    message_bytes_max: int
-    batch_bytes_max: int
-    batch_messages_max: int
-
-
-NO_LIMITS = Limits(2**63, 2**63, 2**31)
 
 
 class PublisherPhase(Enum):
@@ -129,19 +109,6 @@ NEXT_PHASE: dict[tuple[PublisherPhase, Happening], PublisherPhase] = {
     (PublisherPhase.FINISHING, Happening.MOVED): PublisherPhase.FINISHING,
     (PublisherPhase.FINISHING, Happening.ENDED): PublisherPhase.CLOSED,
 }
-
-
-class PublishRefusal(Enum):
-    """How the node has refused messages, by the way on."""
-
-    #: The cluster's state is in the way: the same messages may pass on the next stream.
-    RETRY = auto()
-    #: These messages will never be taken; the messages after them may be.
-    FOR_GOOD = auto()
-    #: The echo of an earlier refusal, or a numbering that only a new `opened` can put right.
-    GAP = auto()
-    #: The node has forgotten the producer: a new `opened` says so too.
-    FORGOTTEN = auto()
 
 
 class PublisherCore(Generic[H, P]):

@@ -10,7 +10,8 @@ from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
 from ringmq.errors import ProtocolError, RingMQError
 from ringmq.model.queues import BlockReason
-from ringmq.publishing.core import NO_LIMITS, Limits, Origin, PublisherCore, PublishRefusal
+from ringmq.publishing.answers import NO_LIMITS, Limits, Origin, PublishRefusal
+from ringmq.publishing.core import PublisherCore
 from ringmq.publishing.flights import Flight
 from ringmq.streams.lifetime import Lifetime
 from ringmq.streams.speaker import Speaker

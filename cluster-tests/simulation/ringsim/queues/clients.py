@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from history import records as history
 
 from ringmq.errors import ProducerForgottenError, RingMQError, UnavailableError
-from ringmq.publishing.core import Limits, Origin, PublisherCore, PublisherPhase, PublishRefusal
+from ringmq.publishing.answers import Limits, Origin, PublishRefusal
+from ringmq.publishing.core import PublisherCore, PublisherPhase
 from ringmq.publishing.tickets import PERSISTENT
 from ringmq_base.ranges import Range
 from ringmq_node.model.reasons import Reason
