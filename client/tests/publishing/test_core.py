@@ -29,10 +29,15 @@ from ringmq.errors import (
 from ringmq.publishing.answers import Limits, Origin, PublishRefusal
 from ringmq.publishing.core import NEXT_PHASE, Happening, PublisherCore, PublisherPhase
 from ringmq.publishing.epochs import SeenEpoch
-from ringmq.publishing.tickets import MESSAGE_OVERHEAD_BYTES, PERSISTENT
+from ringmq.publishing.tickets import (
+    ALONE_PROPERTIES_BYTES,
+    MESSAGE_OVERHEAD_BYTES,
+    PERSISTENT,
+)
 
 GAP = ProtocolError("a gap", reason="SEQUENCE_GAP")
 FORGOTTEN = ProtocolError("forgotten", reason="UNKNOWN_PRODUCER")
+TOO_LARGE = MessageTooLargeError("properties of 200000 bytes")
 
 
 def test_messages_gather_while_the_window_is_full_and_go_in_whole_batches() -> None:
@@ -162,6 +167,108 @@ def test_the_hole_of_a_refusal_for_good_is_closed_by_the_next_stream() -> None:
     assert outcome(core) == {0: None, 2: None, 3: None}
     assert core.outstanding_messages == 0
     assert core.producer_id == b"mine"
+
+
+def test_of_callers_who_share_a_request_only_the_one_with_the_refused_message_fails() -> None:
+    """The node refuses it whole, and doesn't say which of its messages is at fault."""
+    core = core_of(window_messages=40, producer_id=b"mine")
+    open_core(core)
+    submit(core, b"0", b"1", handle=0)
+    submit(core, b"guilty", handle=1)
+    for number in (2, 3):
+        submit(core, b"%d" % number, handle=number)
+    assert [(f.first, f.last) for f in drain(core)] == [(1, 5)]
+    submit(core, b"4", b"5", handle=4)
+    submit(core, b"6", handle=5)
+    assert [(f.first, f.last) for f in drain(core)] == [(6, 8)]
+    core.rejected(1, 5, PublishRefusal.SOME_FOR_GOOD, TOO_LARGE)
+    core.rejected(6, 8, PublishRefusal.GAP, GAP)
+    core.check()
+    assert outcome(core) == {}
+    assert core.next_flight() is None
+    core.ended()
+    # Those of the request that was refused go alone, under their sequences.
+    open_core(core)
+    assert [(f.first, bodies_of(f)) for f in drain(core)] == [
+        (1, [b"0", b"1"]),
+        (3, [b"guilty"]),
+        (4, [b"2"]),
+        (5, [b"3"]),
+        (6, [b"4", b"5", b"6"]),
+    ]
+    core.confirmed(1, 2)
+    core.rejected(3, 3, PublishRefusal.SOME_FOR_GOOD, TOO_LARGE)
+    for first, last in ((4, 4), (5, 5), (6, 8)):
+        core.rejected(first, last, PublishRefusal.GAP, GAP)
+    assert outcome(core) == {0: None, 1: MessageTooLargeError}
+    core.ended()
+    # Numbered anew they stay alone: another one may be at fault as well.
+    open_core(core, last_sequence=2)
+    assert [(f.first, bodies_of(f)) for f in drain(core)] == [
+        (3, [b"2"]),
+        (4, [b"3"]),
+        (5, [b"4", b"5", b"6"]),
+    ]
+    core.confirmed(3, 7)
+    assert outcome(core) == dict.fromkeys((2, 3, 4, 5))
+    assert core.outstanding_messages == 0
+
+
+def test_a_request_that_is_refused_for_its_queue_fails_whole() -> None:
+    """Sent again, each of its messages would be refused for the same reason."""
+    core = core_of(window_messages=40)
+    open_core(core)
+    for number in range(3):
+        submit(core, b"%d" % number, handle=number)
+    drain(core)
+    core.rejected(1, 3, PublishRefusal.FOR_GOOD, QueueNotFoundError("deleted"))
+    assert outcome(core) == dict.fromkeys(range(3), QueueNotFoundError)
+
+
+def test_a_caller_who_is_late_after_a_refusal_is_told_that_its_message_is_not_there() -> None:
+    core = core_of(window_messages=40)
+    open_core(core)
+    submit(core, b"late", handle=1, deadline=10)
+    submit(core, b"guilty", handle=2)
+    drain(core)
+    core.rejected(1, 2, PublishRefusal.SOME_FOR_GOOD, TOO_LARGE)
+    core.expire(10)
+    assert outcome(core) == {1: UnavailableError}
+    core.ended()
+    open_core(core)
+    assert [(f.first, bodies_of(f)) for f in drain(core)] == [(1, [b"guilty"])]
+    core.rejected(1, 1, PublishRefusal.SOME_FOR_GOOD, TOO_LARGE)
+    assert outcome(core) == {2: MessageTooLargeError}
+
+
+def test_a_call_that_goes_alone_does_so_in_parts_as_well() -> None:
+    """The next node takes less in one request."""
+    core = core_of(window_messages=40)
+    open_core(core)
+    submit(core, b"0", b"1", b"2", b"3", handle=0)
+    submit(core, b"guilty", handle=1)
+    drain(core)
+    core.rejected(1, 5, PublishRefusal.SOME_FOR_GOOD, TOO_LARGE)
+    core.ended()
+    core.opened(0, Limits(1000, 1000, 2), ORIGIN)
+    assert [(f.first, f.last) for f in drain(core)] == [(1, 2), (3, 4), (5, 5)]
+    core.rejected(5, 5, PublishRefusal.SOME_FOR_GOOD, TOO_LARGE)
+    core.ended()
+    # The hole has both parts numbered anew.
+    open_core(core)
+    assert [(f.first, f.last) for f in drain(core)] == [(1, 2), (3, 4)]
+
+
+def test_large_properties_travel_without_the_messages_of_other_callers() -> None:
+    """A node is likely to refuse them, and a routed one takes what was sent behind them."""
+    core = core_of(window_messages=40)
+    core.opened(0, Limits(1000, 10**6, 100), ORIGIN)
+    submit(core, b"0")
+    core.submit([b"1", b"2"], ["large"], [ALONE_PROPERTIES_BYTES + 1], PERSISTENT, FAR, 1)
+    submit(core, b"3")
+    core.submit([b"4"], ["small"], [ALONE_PROPERTIES_BYTES], PERSISTENT, FAR, 2)
+    core.window_bytes = 10**6
+    assert [bodies_of(flight) for flight in drain(core)] == [[b"0"], [b"1", b"2"], [b"3", b"4"]]
 
 
 def test_a_batch_call_says_which_of_its_bodies_were_refused() -> None:

@@ -12,6 +12,7 @@ from publisher_cores import FAR, ORIGIN, Core, bodies_of
 
 from ringmq.errors import (
     BadRequestError,
+    MessageTooLargeError,
     OutcomeUnknownError,
     ProtocolError,
     RingMQError,
@@ -22,9 +23,12 @@ from ringmq.publishing.answers import Limits, PublishRefusal
 from ringmq.publishing.core import PublisherCore, PublisherPhase
 from ringmq.publishing.tickets import PERSISTENT, Attributes, Ticket
 
+TOO_LARGE = MessageTooLargeError("properties of 200000 bytes")
+
 
 class NastyNode(RuleBasedStateMachine):
-    """Every message ends once; a confirmed message is in the queue once, in order."""
+    """Every message ends once; a confirmed message is in the queue once, in order. No message is
+    refused for the fault of another caller's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,6 +38,8 @@ class NastyNode(RuleBasedStateMachine):
         self.now = 0.0
         self.sizes: dict[int, int] = {}  # bodies of each ticket
         self.ended: dict[int, Ticket[int, str]] = {}
+        # Bodies that the node refuses, with the whole request that they come in.
+        self.guilty: set[bytes] = set()
         # The node: its queue, in which the message with sequence n is the nth. So a program that
         # comes back under this id and is told n has n messages in the queue.
         self.queue: list[bytes] = []
@@ -66,11 +72,17 @@ class NastyNode(RuleBasedStateMachine):
             assert bodies[: len(known)] == known
             self.requests.append((flight.first, bodies))
 
-    @rule(count=st.integers(1, 12), life=st.sampled_from([3.0, 50.0, FAR]))
-    def submit(self, count: int, life: float) -> None:
+    @rule(
+        count=st.integers(1, 12),
+        life=st.sampled_from([3.0, 50.0, FAR]),
+        guilty=st.sampled_from([None, None, None, 0, 3]),
+    )
+    def submit(self, count: int, life: float, guilty: int | None) -> None:
         ticket = len(self.sizes)
         self.sizes[ticket] = count
         bodies = [b"%06d.%03d" % (ticket, index) for index in range(count)]
+        if guilty is not None:
+            self.guilty.add(bodies[guilty % count])
         self.core.submit(
             bodies,
             (),
@@ -92,6 +104,9 @@ class NastyNode(RuleBasedStateMachine):
     def take(self) -> None:
         first, bodies = self.requests.popleft()
         last = first + len(bodies) - 1
+        if not self.guilty.isdisjoint(bodies):
+            self.answers.append((first, last, (PublishRefusal.SOME_FOR_GOOD, TOO_LARGE)))
+            return
         if first > self.last + 1:
             self.answers.append((first, last, (PublishRefusal.GAP, ProtocolError("a gap"))))
             return
@@ -196,8 +211,11 @@ class NastyNode(RuleBasedStateMachine):
         assert set(self.ended) == set(self.sizes), "not every ticket has ended"
         self.nothing_twice_nothing_out_of_order()
         enqueued = set(self.queue)
+        assert not enqueued & self.guilty
         for number, ticket in self.ended.items():
             failed = {i for a, b in ticket.failed for i in range(a, b + 1)}
+            if self.guilty.isdisjoint(ticket.bodies):
+                assert ticket.error is not TOO_LARGE, "refused for another one's message"
             assert bool(failed) == (ticket.error is not None)
             surely_not = failed if not isinstance(ticket.error, OutcomeUnknownError) else set()
             for index in range(self.sizes[number]):

@@ -12,6 +12,7 @@ from publisher_cores import FAR, LIMITS, ORIGIN, Core, bodies_of, drain, outcome
 
 from ringmq.errors import (
     BadRequestError,
+    MessageTooLargeError,
     OutcomeUnknownError,
     RingMQError,
     UnavailableError,
@@ -22,6 +23,7 @@ from ringmq.publishing.core import PublisherCore, PublisherPhase
 from ringmq.publishing.tickets import Attributes, Ticket
 
 NO_QUEUE = UnroutableError("nobody")
+TOO_LARGE = MessageTooLargeError("properties of 200000 bytes")
 
 
 def routed_core(window_messages: int = 8) -> Core:
@@ -110,11 +112,16 @@ class RoutedMachine(RuleBasedStateMachine):
         self.pump()
 
     @precondition(lambda self: self.requests and self.is_open)
-    @rule(which=st.integers(0, 20), for_good=st.booleans())
-    def refuse(self, which: int, for_good: bool) -> None:
+    @rule(
+        which=st.integers(0, 20),
+        refusal=st.sampled_from(
+            [PublishRefusal.FOR_GOOD, PublishRefusal.SOME_FOR_GOOD, PublishRefusal.RETRY]
+        ),
+    )
+    def refuse(self, which: int, refusal: PublishRefusal) -> None:
         first, _, bodies = self.requests[which % len(self.requests)]
-        refusal = PublishRefusal.FOR_GOOD if for_good else PublishRefusal.RETRY
-        error: RingMQError = BadRequestError("never") if for_good else UnavailableError("later")
+        may_pass = refusal is PublishRefusal.RETRY
+        error: RingMQError = UnavailableError("later") if may_pass else BadRequestError("never")
         self.core.rejected(first, first + len(bodies) - 1, refusal, error)
         self.pump()
 
@@ -184,6 +191,54 @@ def test_a_refusal_for_good_leaves_a_hole_and_stops_nothing() -> None:
     submit(core, "a", b"3", handle=3)
     assert [flight.first for flight in drain(core)] == [13]
     assert outcome(core) == {1: BadRequestError, 2: None}
+
+
+def test_callers_who_share_a_refused_request_go_alone_if_nothing_can_overtake_them() -> None:
+    core = routed_core(window_messages=40)
+    core.opened(0, LIMITS, ORIGIN)
+    submit(core, "b", b"0", handle=0)
+    for number, body in enumerate((b"1", b"guilty", b"3"), 1):
+        submit(core, "a", body, handle=number)
+    assert [(f.first, f.last) for f in drain(core)] == [(11, 11), (12, 14)]
+    core.rejected(12, 14, PublishRefusal.SOME_FOR_GOOD, TOO_LARGE)
+    core.check()
+    assert outcome(core) == {}
+    # It would overtake them on this stream.
+    submit(core, "a", b"4", handle=4)
+    assert core.next_flight() is None
+    core.confirmed(11, 11)
+    core.ended()
+    core.opened(0, LIMITS, ORIGIN)
+    assert [(f.first, bodies_of(f)) for f in drain(core)] == [
+        (12, [b"1"]),
+        (13, [b"guilty"]),
+        (14, [b"3"]),
+        (15, [b"4"]),
+    ]
+    core.rejected(13, 13, PublishRefusal.SOME_FOR_GOOD, TOO_LARGE)
+    assert core.phase is PublisherPhase.OPEN
+    for sequence in (12, 14, 15):
+        core.confirmed(sequence, sequence)
+    assert outcome(core) == {0: None, 1: None, 2: MessageTooLargeError, 3: None, 4: None}
+
+
+def test_callers_who_share_a_refused_request_fail_if_later_messages_may_be_enqueued() -> None:
+    """No gap makes the node refuse what was sent behind them: sent again, they would come out of
+    their order."""
+    core = routed_core(window_messages=8)
+    core.opened(0, LIMITS, ORIGIN)
+    for number in range(4):
+        submit(core, "a", b"%d" % number, handle=number)
+    assert [(f.first, f.last) for f in drain(core)] == [(11, 12), (13, 14)]
+    core.confirmed(13, 14)
+    core.rejected(11, 12, PublishRefusal.SOME_FOR_GOOD, TOO_LARGE)
+    assert core.phase is PublisherPhase.OPEN
+    assert outcome(core) == {
+        0: MessageTooLargeError,
+        1: MessageTooLargeError,
+        2: None,
+        3: None,
+    }
 
 
 def test_what_expires_leaves_the_window() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from loops import run
 from node.tests.broker.test_deleting import with_node
-from node.tests.nodes import replica_of
+from node.tests.nodes import replica_of, running_nodes
+from waiting import leeway
 
 import ringmq
 from ringmq.errors import MessageTooLargeError
+from ringmq.publishing.asked import MessageOptions
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.node import Node
 from ringmq_node.queue import ops
@@ -86,6 +90,73 @@ def test_properties_above_the_limit_are_refused(tmp_path: Path) -> None:
         assert queue_info(replica_of(node)).messages_ready == 1
 
     with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("limit", [1024, 128 * 1024])
+@pytest.mark.parametrize("exchange", [None, ""], ids=["to a queue", "to an exchange"])
+def test_properties_above_the_limit_are_refused_to_their_own_caller_only(
+    tmp_path: Path, exchange: str | None, limit: int
+) -> None:
+    """Messages of several callers share a request, and the node refuses it whole."""
+
+    async def test() -> None:
+        async with (
+            asyncio.timeout(leeway(20)),
+            running_nodes(tmp_path, "a", properties_bytes_max=limit) as nodes,
+            ringmq.connect(nodes["a"].address) as client,
+        ):
+            await client.declare_queue("q")
+            queue = "q" if exchange is None else ""
+            options: MessageOptions = {} if exchange is None else {"routing_key": "q"}
+            too_large = ringmq.Properties(correlation_id="y" * limit)
+            async with client.publisher(queue, exchange=exchange) as publisher:
+                outcomes = await asyncio.gather(
+                    publisher.publish(b"1", **options),
+                    publisher.publish(b"2", ringmq.Properties(correlation_id="y"), **options),
+                    publisher.publish(b"too large", too_large, **options),
+                    publisher.publish_batch([b"3", b"4"], **options),
+                    publisher.publish(b"too large", too_large, **options),
+                    publisher.publish(b"5", **options),
+                    return_exceptions=True,
+                )
+                failed = [index for index, outcome in enumerate(outcomes) if outcome is not None]
+                assert failed == [2, 4]
+                assert {type(outcomes[index]) for index in failed} == {MessageTooLargeError}
+            assert await bodies_in(client) == [b"1", b"2", b"3", b"4", b"5"]
+
+    run(test())
+
+
+def test_messages_around_refused_ones_are_enqueued_once_and_in_order(tmp_path: Path) -> None:
+    """Many requests are on their way, and several of them are refused."""
+    limit, small = 1024, ringmq.Properties(correlation_id="y")
+    too_large = ringmq.Properties(correlation_id="y" * limit)
+
+    async def test() -> None:
+        async with (
+            asyncio.timeout(leeway(20)),
+            running_nodes(tmp_path, "a", properties_bytes_max=limit) as nodes,
+            ringmq.connect(nodes["a"].address) as client,
+        ):
+            await client.declare_queue("q")
+            publisher = client.publisher("q", window_messages=40)
+            await publisher.open()
+            futures = [
+                await publisher.submit(b"%d" % number, too_large if number % 70 == 5 else small)
+                for number in range(500)
+            ]
+            with pytest.raises(MessageTooLargeError):
+                await publisher.close()
+            failed = [number for number, each in enumerate(futures) if each.exception() is not None]
+            assert failed == [*range(5, 500, 70)]
+            expected = [b"%d" % number for number in range(500) if number not in failed]
+            assert await bodies_in(client) == expected
+
+    run(test())
+
+
+async def bodies_in(client: ringmq.Client) -> list[bytes]:
+    return [message.body for message in await client.get_messages("q", 1000)]
 
 
 def test_a_message_to_the_queue_itself_has_the_queues_name_for_its_key(tmp_path: Path) -> None:

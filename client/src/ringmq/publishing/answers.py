@@ -33,6 +33,9 @@ class PublishRefusal(Enum):
     RETRY = auto()
     #: These messages will never be taken; the messages after them may be.
     FOR_GOOD = auto()
+    #: One or more of these messages will never be taken. The node looks at a request as a whole,
+    #: and doesn't say which; without those the others may be taken.
+    SOME_FOR_GOOD = auto()
     #: The echo of an earlier refusal, or a numbering that only a new `opened` can put right.
     GAP = auto()
     #: The node has forgotten the producer: a new `opened` says so too.

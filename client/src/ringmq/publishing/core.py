@@ -30,6 +30,9 @@ the queue for good, the others are not, and no older stream will bring them. So:
    may still be on its way to the node, and could arrive under a sequence that another message
    has by then. And not under another id: a program that comes back later under the old one would
    not be told of the messages under the new one, and would send them again.
+   *Some of them for good* (`PublishRefusal.SOME_FOR_GOOD`). If the flight has slices of several
+   callers, only one of them may be at fault. None ends: each goes alone on the next stream, under
+   the old sequences, and a slice that is refused again is the one.
 3. *The node knows less than we* (`opened` with a `last_sequence` below one that was told or
    confirmed before): the queue has forgotten the producer, or has lost transient messages. Under a
    random id numbering goes on from there. An id of the user's own counts the user's messages, so
@@ -43,7 +46,9 @@ of them, nor the node, knows all of its messages, so `opened` says nothing of th
 
 5. Everything that is unconfirmed goes out again, under its old sequences. Each queue recognises
    what it has. No sequence is ever given to another message, so a hole does no harm: what was
-   refused for good, or has expired, is left out.
+   refused for good, or has expired, is left out. Nor does it make the node refuse what was sent
+   behind it: a flight that holds some refused messages is sent again in slices only if it was the
+   last one, or its messages would be enqueued behind later ones. Else all of them fail.
 
 Invariants, asserted by `check`, beside those of `Flights` and `PendingMessages`:
 * every sequence in use is below the next one to be given;
@@ -72,7 +77,14 @@ from ringmq.publishing.answers import NO_LIMITS, Limits, Origin, PublishRefusal
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.flights import Flight, Flights
 from ringmq.publishing.pending import PendingMessages
-from ringmq.publishing.tickets import Attributes, H, P, Slice, Ticket
+from ringmq.publishing.tickets import (
+    ALONE_PROPERTIES_BYTES,
+    Attributes,
+    H,
+    P,
+    Slice,
+    Ticket,
+)
 
 #: A full window is at least this many batches, so that the node is busy with one while another
 #: is on its way.
@@ -219,7 +231,8 @@ class PublisherCore(Generic[H, P]):
         assert count > 0
         assert len(properties) == len(property_sizes), (len(properties), len(property_sizes))
         ticket = Ticket(bodies, properties, property_sizes, attributes, deadline, handle)
-        self._pending.append(Slice(ticket, 0, count))
+        alone = bool(property_sizes) and max(property_sizes) > ALONE_PROPERTIES_BYTES
+        self._pending.append(Slice(ticket, 0, count, alone=alone))
         if self._deadline_floor is None or deadline < self._deadline_floor:
             self._deadline_floor = deadline
 
@@ -306,10 +319,10 @@ class PublisherCore(Generic[H, P]):
                 # have these messages.
                 if not isinstance(error, OutcomeUnknownError):
                     self._flights.refused_from(first)
-            case PublishRefusal.FOR_GOOD:
-                for flight in self._flights.take(first, last):
-                    for part in flight.slices:
-                        self._fail(part, error)
+            case PublishRefusal.SOME_FOR_GOOD if self._flights.isolate(first, last):
+                self._flights.refused_from(first)
+            case PublishRefusal.FOR_GOOD | PublishRefusal.SOME_FOR_GOOD:
+                self._fail_range(first, last, error)
                 self._flights.refused_from(first)
             case _:
                 assert_never(refusal)
@@ -319,10 +332,16 @@ class PublisherCore(Generic[H, P]):
         self, first: int, last: int, refusal: PublishRefusal, error: RingMQError
     ) -> None:
         # Some of the queues may have them all the same, and later messages go to other queues.
-        if refusal is PublishRefusal.FOR_GOOD:
-            for flight in self._flights.take(first, last):
-                for part in flight.slices:
-                    self._fail(part, error)
+        if (
+            refusal is PublishRefusal.SOME_FOR_GOOD
+            and last + 1 == self._next_sequence
+            and self._flights.isolate(first, last)
+        ):
+            # On this stream later ones would overtake them.
+            self._happen(Happening.REFUSED)
+            return
+        if refusal in (PublishRefusal.FOR_GOOD, PublishRefusal.SOME_FOR_GOOD):
+            self._fail_range(first, last, error)
             return
         self.trouble = error
         self._happen(Happening.REFUSED)
@@ -436,6 +455,11 @@ class PublisherCore(Generic[H, P]):
             ]
         )
         self._next_sequence = last + 1
+
+    def _fail_range(self, first: int, last: int, error: RingMQError) -> None:
+        for flight in self._flights.take(first, last):
+            for part in flight.slices:
+                self._fail(part, error)
 
     def _fail(self, part: Slice[H, P], error: RingMQError) -> None:
         if part.ticket.fail(part.start, part.stop - 1, error):

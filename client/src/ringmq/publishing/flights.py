@@ -154,6 +154,22 @@ class Flights(Generic[H, P]):
             self.size_bytes -= flight.size_bytes
         return taken
 
+    def isolate(self, first: int, last: int) -> bool:
+        """Puts each slice of the sent messages `first..last` into a flight of its own, under its
+        sequences, and marks it `alone`. False if there are no two of them: nothing has changed."""
+        kept, together = _cut_out(self._sent, first, last)
+        if sum(len(flight.slices) for flight in together) < 2:
+            return False
+        self._sent = deque(flight for flight in kept if flight.last < first)
+        for flight in together:
+            at = flight.first
+            for part in flight.slices:
+                part.alone = True
+                self._sent.append(_flight_of(at, [part], like=flight))
+                at += part.count
+        self._sent.extend(flight for flight in kept if flight.first > last)
+        return True
+
     def cut_to(self, *, messages_max: int, bytes_max: int) -> None:
         """Halves unsent flights until each is within the bounds, or is one message."""
         fitting: deque[Flight[H, P]] = deque()
@@ -222,6 +238,7 @@ class Flights(Generic[H, P]):
         assert self.size_bytes == sum(flight.size_bytes for flight in self)
         for flight in self:
             assert flight.count == sum(part.count for part in flight.slices)
+            assert len(flight.slices) == 1 or not any(part.alone for part in flight.slices)
             assert flight.size_bytes == sum(sum(part.sizes(part.stop)) for part in flight.slices)
 
 

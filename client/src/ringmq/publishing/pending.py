@@ -43,7 +43,8 @@ class PendingMessages(Generic[H, P]):
         self.size_bytes += sum(part.size_bytes for part in parts)
 
     def take(self, messages_max: int, bytes_max: int) -> tuple[list[Slice[H, P]], int]:
-        """The first slices of equal attributes within the bounds, and their cost in bytes.
+        """The first slices of equal attributes within the bounds, or one that goes alone, and their
+        cost in bytes.
 
         The first message passes even if it is above `bytes_max`, which is only a quarter of the
         window: it would never be sent otherwise.
@@ -54,6 +55,8 @@ class PendingMessages(Generic[H, P]):
         count = size_bytes = 0
         while slices and count < messages_max:
             part = slices[0]
+            if taken and (part.alone or taken[0].alone):
+                break
             # Nearly always the same object: no comparison of fields for that.
             other = part.ticket.attributes
             if other is not attributes and other != attributes:

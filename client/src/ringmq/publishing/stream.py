@@ -25,6 +25,10 @@ Core = PublisherCore[Future, common.Properties]
 REFUSALS: dict[common.Reason.ValueType, PublishRefusal] = {
     common.REASON_SEQUENCE_GAP: PublishRefusal.GAP,
     common.REASON_UNKNOWN_PRODUCER: PublishRefusal.FORGOTTEN,
+    # Of one message's size, properties or headers. All others are of the queue or of what the
+    # whole request has in common, or name the very messages.
+    common.REASON_MESSAGE_TOO_LARGE: PublishRefusal.SOME_FOR_GOOD,
+    common.REASON_BAD_REQUEST: PublishRefusal.SOME_FOR_GOOD,
 }
 
 

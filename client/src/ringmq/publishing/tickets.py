@@ -3,6 +3,8 @@
 A *ticket* is one call: its bodies, their attributes and one outcome for all of them. A *slice* is
 a consecutive part of a ticket. A call of any size is cut into slices that fit into requests, and
 slices of small calls share a request. Cutting copies no body: a slice is a ticket and two indexes.
+A node refuses a request whole, so a slice that it may refuse for its own sake is marked `alone`: it
+shares no request, or messages of other callers would be refused with it.
 
 The properties of messages pass through unread. Their sizes come with them, because the window
 and the requests are bounded in bytes; so any encoding will do.
@@ -18,6 +20,10 @@ from ringmq_base.values import value
 
 #: The cost of a body in a request beside its own bytes: tag, length, and some to spare.
 MESSAGE_OVERHEAD_BYTES = 16
+#: Calls with larger properties share no request. Nodes refuse properties above a limit that they
+#: don't tell, 128 KiB unless they are configured otherwise. A request of its own costs a message
+#: of this size next to nothing.
+ALONE_PROPERTIES_BYTES = 64 * 1024
 
 H = TypeVar("H")
 P = TypeVar("P")
@@ -110,12 +116,14 @@ class Ticket(Generic[H, P]):
 class Slice(Generic[H, P]):
     """Bodies `start..stop - 1` of a ticket."""
 
-    __slots__ = ("start", "stop", "ticket")
+    __slots__ = ("alone", "start", "stop", "ticket")
 
-    def __init__(self, ticket: Ticket[H, P], start: int, stop: int) -> None:
+    def __init__(self, ticket: Ticket[H, P], start: int, stop: int, *, alone: bool = False) -> None:
         self.ticket = ticket
         self.start = start
         self.stop = stop
+        #: It shares no request.
+        self.alone = alone
 
     @property
     def count(self) -> int:
@@ -134,7 +142,10 @@ class Slice(Generic[H, P]):
     def split(self, count: int) -> tuple[Slice[H, P], Slice[H, P]]:
         """The first `count` messages, and the others."""
         middle = self.start + count
-        return Slice(self.ticket, self.start, middle), Slice(self.ticket, middle, self.stop)
+        return (
+            Slice(self.ticket, self.start, middle, alone=self.alone),
+            Slice(self.ticket, middle, self.stop, alone=self.alone),
+        )
 
     @property
     def size_bytes(self) -> int:
