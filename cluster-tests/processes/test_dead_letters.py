@@ -378,3 +378,87 @@ async def test_letters_for_a_target_that_is_down_follow_a_policy_to_another(
         assert (await client.queue("work")).dead_letters_dropped_total == 0
         await cluster.wait_synchronised("work")
         await cluster.wait_equal("work")
+
+
+ROUNDS = 3
+CLOSES_A_CYCLE = "they would go round for ever through 'mill'"
+
+
+async def declare_circles(client: ringmq.Client) -> None:
+    """Two of them: messages go round by themselves, or a consumer is to reject each on the way."""
+
+    def to(queue: str, ttl_ms: int | None) -> QueueRules:
+        return QueueRules(
+            message_ttl_ms=ttl_ms, dead_letter_exchange="", dead_letter_routing_key=queue
+        )
+
+    await client.declare_queue("mill", rules=to("stream", 50))
+    await client.declare_queue("stream", rules=to("mill", 50))
+    await client.declare_queue("tray", rules=to("desk", 50))
+    await client.declare_queue("desk", rules=to("tray", None))
+
+
+async def work_at_the_desk(client: ringmq.Client, done: dict[bytes, ringmq.Message]) -> None:
+    """Rejects each message until it has been here `ROUNDS` times."""
+    async with client.consumer("desk", prefetch=20) as consumer:
+        while True:
+            batch = await consumer.next_batch()
+            assert batch is not None
+            for message in batch:
+                deaths = message.properties.deaths
+                rejected = sum(each.count for each in deaths if each.reason == "rejected")
+                if rejected < ROUNDS:
+                    await consumer.nack(message, requeue=False)
+                else:
+                    done.setdefault(message.body, message)
+                    await consumer.ack(message)
+
+
+@scenario(deadline_s=90, queue="")
+async def test_cycles_end_unless_somebody_rejects_whoever_dies(cluster: Cluster) -> None:
+    """A message that only expires comes to each queue of its circle once, and is dropped. One that
+    is rejected on the way goes on. The masters of the second queues are killed half way."""
+    count = 120
+    done: dict[bytes, ringmq.Message] = {}
+    async with cluster.client(deadline_s=60) as client:
+        await declare_circles(client)
+        await with_masters(cluster, mill="a", tray="a", stream="b", desk="b")
+        worker = asyncio.ensure_future(work_at_the_desk(client, done))
+
+        async def publish(first: int, last: int) -> None:
+            for queue in ("mill", "tray"):
+                async with client.publisher(queue) as publisher:
+                    await publisher.publish_batch([b"%d" % n for n in range(first, last)])
+
+        async def are_empty(*queues: str) -> bool:
+            infos = [await client.queue(queue) for queue in queues]
+            return not any(
+                info.messages_ready or info.messages_unacknowledged or info.messages_dead_lettering
+                for info in infos
+            )
+
+        await publish(0, count // 2)
+        await until(lambda: are_empty("mill", "stream"), "these circles have ended")
+        assert (await client.queue("stream")).dead_letters_dropped_total == count // 2
+        assert CLOSES_A_CYCLE in cluster.log("b", 1000)
+        await publish(count // 2, count)
+        cluster.kill("b")
+
+        def all_have_gone_round() -> bool:
+            if worker.done():
+                worker.result()
+            return len(done) == count
+
+        await until(all_have_gone_round, "all have gone round", within_s=30.0)
+        circles = ("mill", "stream", "tray", "desk")
+        await until(lambda: are_empty(*circles), "all circles have ended")
+        worker.cancel()
+        # None has come back: its master has lived on.
+        assert (await client.queue("mill")).published_total == count
+        await cluster.start("b")
+        for queue in circles:
+            await cluster.wait_synchronised(queue)
+            await cluster.wait_equal(queue)
+    for message in done.values():
+        deaths = {(each.reason, each.queue): each.count for each in message.properties.deaths}
+        assert deaths == {("expired", "tray"): ROUNDS + 1, ("rejected", "desk"): ROUNDS}

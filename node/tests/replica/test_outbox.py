@@ -14,6 +14,7 @@ from waiting import until
 
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.doors.grpc.fields import field_to_wire
+from ringmq_node.model.deaths import ClosesCycleError
 from ringmq_node.model.fields import Headers, fields_of
 from ringmq_node.model.foreign import NO_CODECS
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -445,6 +446,36 @@ def test_queues_of_a_cycle_are_left_out() -> None:
         scene.all_safe()
         await scene.emptied()
         assert scene.publisher.calls[0][4] == {"shop\x1fwork"}
+
+    play(work)
+
+
+def test_a_letter_whose_only_way_is_a_cycle_waits_for_no_binding(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its queue is known, so nothing that the node hasn't heard of yet is missing. It isn't
+    remembered as a key without a target, either: others with this key may go there."""
+    monkeypatch.setattr(outbox_module, "RETRY_FIRST_S", 3600.0)
+
+    async def work(scene: OutboxScene) -> None:
+        def answer(key: str, calls: int) -> bool:
+            if calls == 1:
+                raise ClosesCycleError(["work"])
+            return True
+
+        scene.publisher.answer = answer
+        scene.publish_with("a", "a")
+        reject_all(scene)
+        await scene.emptied()
+        assert len(scene.publisher.calls) == 1
+        assert scene.master.departures.letters_dropped_total == 2
+        [told] = [each.message for each in caplog.records if "dropped" in each.message]
+        assert "they would go round for ever through 'work'" in told
+        scene.publish_with("a")
+        scene.reject(7, (2, 2))
+        scene.all_safe()
+        await scene.emptied()
+        assert scene.master.departures.letters_arrived_total == 1
 
     play(work)
 

@@ -21,6 +21,7 @@ from ringmq_node.model.fields import (
     text,
     values_of,
 )
+from ringmq_node.model.reasons import BrokerError, Reason
 
 X_DEATH = "x-death"
 X_FIRST = "x-first-death-"
@@ -102,6 +103,18 @@ def queues_in_a_cycle(deaths: Iterable[Death]) -> frozenset[str]:
             break
         found.add(death.queue)
     return frozenset(found)
+
+
+class ClosesCycleError(BrokerError):
+    """Each queue that a letter is routed to is one that must not get it. Nothing was published.
+
+    Not the same as a letter that is routed nowhere: a binding that this node doesn't know of yet
+    can't be what is missing.
+    """
+
+    def __init__(self, queues: Iterable[str]) -> None:
+        names = ", ".join(map(repr, queues))
+        super().__init__(Reason.UNROUTABLE, f"they would go round for ever through {names}")
 
 
 # --- the history as headers: RabbitMQ's `x-death`, exactly ---

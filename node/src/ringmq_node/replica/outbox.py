@@ -17,7 +17,8 @@ numbers may be given again: from then on the producer is another one.
 A change of the rules counts for letters that are under way, too (`rules_changed`).
 
 A letter without a target is dropped, as RabbitMQ does it. A node may know of an exchange or a
-binding a moment later than the client that has made it: the first letters that find none wait.
+binding a moment later than the client that has made it: the first letters that find none wait. One
+that finds queues, and would close a cycle in each of them, doesn't: it is dropped at once.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dataclasses import replace
 from ringmq_base.limits import KIB
 from ringmq_base.ranges import Range
 from ringmq_base.values import value
-from ringmq_node.model.deaths import DeathReason
+from ringmq_node.model.deaths import ClosesCycleError, DeathReason
 from ringmq_node.model.envelope import dead_envelope
 from ringmq_node.model.fields import FieldValue
 from ringmq_node.model.names import join_name, shown, split_name
@@ -240,6 +241,9 @@ class Outbox:
                     return True
                 shown_keys = ", ".join(map(repr, keys))
                 missing = f"no queue gets letters with key {shown_keys} from exchange {exchange!r}"
+            except ClosesCycleError as error:
+                self._drop(letters, str(error))
+                return True
             except BrokerError as error:
                 if error.reason is Reason.SEQUENCE_FORGOTTEN:
                     positions = self._let_go(letters)

@@ -15,7 +15,8 @@ from ringmq_node.broker.routing import ways as ways_module
 from ringmq_node.broker.routing.core import AnswerRefused, AnswerReturned
 from ringmq_node.broker.routing.targets import SubBatch
 from ringmq_node.broker.routing.ways import Feed
-from ringmq_node.model.fields import fields_of
+from ringmq_node.model.deaths import ClosesCycleError
+from ringmq_node.model.fields import FieldValue, fields_of
 from ringmq_node.model.names import join_name
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.block import Block
@@ -277,5 +278,37 @@ def test_queues_of_another_vhost_are_left_out_by_their_internal_names() -> None:
         block = Block.of([b"x"])
         assert await stage.routing.publish("v", "e", ("k",), block, b"of q", 1, except_queues=out)
         assert [*stage.queues.has] == [second]
+
+    play(story)
+
+
+def test_letters_whose_only_way_is_a_cycle_are_told_from_those_without_one() -> None:
+    """Through an exchange, the default one, one that goes by headers, and behind batches that are
+    looked up."""
+
+    async def story(stage: Stage) -> None:
+        queues, publish, block = stage.queues, stage.routing.publish, Block.of([b"x"])
+        queues.bound |= {"k": ("q1", "q2"), "q1": ("q1",)}
+        to = {"to": FieldValue("text", "k")}
+        out = frozenset({"q1", "q2", "q3"})
+        for number, (exchange, key, headers) in enumerate(
+            [("e", "k", None), ("", "q1", None), ("by headers", "", to)]
+        ):
+            with pytest.raises(ClosesCycleError, match="'q1'"):
+                await publish(
+                    "", exchange, (key,), block, b"p", number, headers=headers, except_queues=out
+                )
+        assert not await publish("", "e", ("nobody",), block, b"p", 10, except_queues=out)
+        # A further key may name a queue that this node hasn't heard of.
+        keys = ("q1", "declared elsewhere")
+        found = asyncio.create_task(publish("", "", keys, block, b"p", 11, except_queues=out))
+        behind = asyncio.create_task(publish("", "e", ("k",), block, b"p", 12, except_queues=out))
+        await until(lambda: queues.asked == 1)
+        assert not found.done()
+        queues.shown.set()
+        assert await found
+        with pytest.raises(ClosesCycleError):
+            await behind
+        assert [*queues.has] == ["declared elsewhere"]
 
     play(story)

@@ -6,14 +6,16 @@ Pure but for the node's memory of names that it has asked the registry for (`unk
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Protocol
 
 from ringmq_base.values import value
 from ringmq_node.broker.routing.batch import RoutedBatch, size_of
 from ringmq_node.broker.routing.core import TargetRun
+from ringmq_node.model.deaths import ClosesCycleError
 from ringmq_node.model.fields import Headers
-from ringmq_node.model.names import check_name, has_control, join_name
+from ringmq_node.model.names import check_name, has_control, join_name, shown
 from ringmq_node.model.reasons import BrokerError, Reason
 
 
@@ -52,7 +54,8 @@ class UnknownNames:
 
 class TargetFinder:
     """Of one session. All methods raise `BrokerError` if there is no such exchange, clients may
-    not publish to it, or its name can't be one."""
+    not publish to it, or its name can't be one; `ClosesCycleError` if only queues that must not get
+    a batch would."""
 
     def __init__(self, node: RoutingNode, vhost: str, *, is_internal: bool) -> None:
         """`is_internal`: the node itself publishes, also to internal exchanges."""
@@ -77,6 +80,7 @@ class TargetFinder:
             raise
         # Of other exchanges a binding tells, which the watch brings a moment later.
         if batch.exchange:
+            self._check_cycle(batch, exchange, targets)
             return targets
         keys = batch.keys
         if len(keys) == 1 and (targets[0].queues or any(run.queues for run in targets)):
@@ -84,11 +88,25 @@ class TargetFinder:
         lost = (key for key in keys if not self._node.routes.route(exchange, (key,)))
         unknown = (exchange + key for key in lost if key and not has_control(key))
         queues = tuple(queue for queue in unknown if self._node.may_be_queue(queue))
-        return UnknownNames(queues=queues) if queues else targets
+        if queues:
+            return UnknownNames(queues=queues)
+        self._check_cycle(batch, exchange, targets)
+        return targets
 
     def known(self, batch: RoutedBatch) -> list[TargetRun]:
         """The same when the registry has been asked."""
-        return self._targets(batch, self._internal_name(batch.exchange))
+        exchange = self._internal_name(batch.exchange)
+        targets = self._targets(batch, exchange)
+        self._check_cycle(batch, exchange, targets)
+        return targets
+
+    def _check_cycle(self, batch: RoutedBatch, exchange: str, targets: Sequence[TargetRun]) -> None:
+        if not batch.except_queues or any(run.queues for run in targets):
+            return
+        everywhere = self._targets(replace(batch, except_queues=frozenset()), exchange)
+        left_out = dict.fromkeys(shown(queue) for run in everywhere for queue in run.queues)
+        if left_out:
+            raise ClosesCycleError(left_out)
 
     def _internal_name(self, exchange: str) -> str:
         if exchange:

@@ -41,7 +41,8 @@ class InternalPublisher(Protocol):
         those of all messages of the block. `except_queues`: internal names; they get nothing,
         wherever the exchange leads.
 
-        Raises `BrokerError`: the exchange doesn't exist, a target refuses them for good (its
+        Raises `ClosesCycleError` if it leads to these only, as far as this node knows. Raises
+        `BrokerError`: the exchange doesn't exist, a target refuses them for good (its
         `overflow` says so, or it can't tell any more whether it has them), the producer id is used
         elsewhere, or this node stops. After an error some of the targets may have them.
         """
