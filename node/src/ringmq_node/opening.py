@@ -17,7 +17,7 @@ from ringmq_node.doors.grpc.options import wire_options
 from ringmq_node.errors import StartError
 from ringmq_node.identity import cluster_id_of, cluster_secret, patiently
 from ringmq_node.resources.buffers import ClientBuffers
-from ringmq_node.resources.credit import Credit, CreditFlow
+from ringmq_node.resources.credit import Credit
 from ringmq_node.storage import Store, StoreError
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_wire import WireServer
@@ -45,7 +45,7 @@ def server_of(config: NodeConfig, message_bytes_max: int) -> tuple[WireServer, C
     """The port's server, which isn't bound yet, and what the node may hold for its clients."""
     limit_bytes = config.buffer_bytes_max
     server = WireServer(options=wire_options(message_bytes_max), unread_bytes_max=limit_bytes)
-    return server, ClientBuffers(limit_bytes, server.unread, CreditFlow(credit_of(config)))
+    return server, ClientBuffers(limit_bytes, server.unread, credit_of(config))
 
 
 async def place_of(registry: Registry, config: NodeConfig) -> tuple[str, NodeKey, int]:

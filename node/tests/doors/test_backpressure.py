@@ -21,7 +21,7 @@ from ringmq_node.doors.grpc.writer import ANSWERS_MAX, MERGED_RANGES_MAX, Stream
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.resources.connection_states import ConnectionStates
-from ringmq_node.resources.credit import CreditFlow
+from ringmq_node.resources.credit import Credit
 
 BATCHES = 3 * ANSWERS_MAX
 
@@ -100,7 +100,7 @@ async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
         settings=BrokerSettings(1024, 1024, heartbeat_s),
         node="a",
         open_publisher=open_publisher,
-        buffers=SimpleNamespace(credit=CreditFlow()),
+        buffers=SimpleNamespace(credit=Credit()),
     )
     states = ConnectionStates("a", lambda: 0.0, frozenset)
     return await PublishStream.open(

@@ -24,7 +24,7 @@ from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.replica.room import QueueRoom
 from ringmq_node.resources.budget import SHARE, PublishBudget
 from ringmq_node.resources.connection_states import ConnectionStates
-from ringmq_node.resources.credit import CreditFlow
+from ringmq_node.resources.credit import Credit
 
 LIMIT = 12 * MIB
 SIZE = MIB
@@ -66,7 +66,6 @@ class Scene:
         self.used_bytes = 0
         self.budget = PublishBudget(LIMIT, lambda: self.used_bytes)
         self.room = QueueRoom(cast(Any, self.ring), cast(Any, SimpleNamespace(has_room=True)))
-        self.credit = CreditFlow()
         self.told: list[broker.PublishResponse] = []
 
     def publishing(self, number: int = 1) -> Publishing:
@@ -86,7 +85,7 @@ class Scene:
         publishing = self.publishing(number)
         peer = ConnectionStates("a", lambda: 0.0, frozenset).stream("peer").__enter__()
         teller = BlockTeller(publishing.block_reasons, self.told.append, peer)
-        return HeldBatches(publishing, self.credit, teller)
+        return HeldBatches(publishing, Credit(), teller)
 
     def use_up(self) -> None:
         self.used_bytes = LIMIT
@@ -101,7 +100,6 @@ class Scene:
         assert budget.is_readable()
         assert not budget._held_of
         assert not self.room.flow._held
-        self.credit.check()
 
 
 def story(work: Callable[[Scene], Awaitable[None]]) -> None:
@@ -199,7 +197,6 @@ def test_the_heads_of_many_streams_close_the_doors_and_say_why() -> None:
         for each in held:
             each.close()
         scene.check_nothing_is_left()
-        assert scene.credit.links == 0
 
     story(work)
 
@@ -218,6 +215,5 @@ def test_streams_that_end_behind_a_full_ring_open_the_doors_again() -> None:
             each.close()
         await turns()
         scene.check_nothing_is_left()
-        assert scene.credit.links == 0
 
     story(work)

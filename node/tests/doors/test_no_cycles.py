@@ -27,7 +27,7 @@ from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
 from ringmq_node.doors.grpc.writer import StreamWriter
 from ringmq_node.node import Node
 from ringmq_node.resources.connection_states import ConnectionStates
-from ringmq_node.resources.credit import Credit, CreditFlow
+from ringmq_node.resources.credit import Credit
 from ringmq_node.resources.flow import Reasons
 from ringmq_wire import CallStream, RpcError, WireCall, WireChannel
 from ringmq_wire.connection import Connection
@@ -209,7 +209,7 @@ def test_batches_whose_queue_has_failed_leave_nothing() -> None:
         states = ConnectionStates("a", asyncio.get_running_loop().time, frozenset)
         with states.stream("ipv4:127.0.0.1:1") as peer:
             teller = BlockTeller(queue.block_reasons, lambda told: None, peer)
-            held = HeldBatches(queue, CreditFlow(Credit(1, 1, 1)), teller)
+            held = HeldBatches(queue, Credit(1, 1, 1), teller)
             held.add(broker.PublishBatch(bodies=[b"x"]), 1, lambda batch: None)
             await queue.asked.wait()
             queue.fails.set()

@@ -1,13 +1,12 @@
-"""Credit is never lost: whatever is sent, held, and whoever dies."""
+"""The credit of a stream at its queue: none is lost, and none waits that is due."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ringmq_node.resources.credit import BYTES, MESSAGES, MORE_AFTER, Credit, CreditFlow, Party
+from ringmq_node.resources.credit import BYTES, MESSAGES, MORE_AFTER, Credit, StreamCredit
 
 
 def test_the_credit_by_name_is_200_and_50() -> None:
@@ -21,135 +20,63 @@ def test_credit_that_grants_nothing_is_refused(numbers: tuple[int, int, int]) ->
         Credit(*numbers)
 
 
-def test_a_sender_is_blocked_at_200_and_goes_on_after_50() -> None:
-    flow = CreditFlow()
+def test_a_stream_is_blocked_at_200_and_goes_on_after_50() -> None:
+    stream = StreamCredit(Credit())
     for _ in range(200):
-        assert flow.may_send("channel", "queue")
-        flow.take("channel", "queue", 1, 10)
-    assert flow.is_blocked("channel")
+        assert not stream.is_blocked
+        stream.take(1, 10)
+    assert stream.is_blocked
     for _ in range(49):
-        assert flow.processed("channel", "queue", 1, 10) == []
-    assert flow.processed("channel", "queue", 1, 10) == ["channel"]
-    flow.check()
+        stream.processed(1, 10)
+        assert stream.is_blocked
+    stream.processed(1, 10)
+    assert not stream.is_blocked
+    stream.check()
 
 
 def test_a_batch_passes_whole_and_large_ones_one_by_one() -> None:
-    flow = CreditFlow()
-    flow.take("channel", "queue", 1000, 50 * BYTES)
-    assert not flow.may_send("channel", "queue")
-    assert flow.processed("channel", "queue", 1000, 50 * BYTES) == ["channel"]
-    assert flow.may_send("channel", "queue")
-    flow.check()
-
-
-def test_a_held_queue_stops_the_whole_chain_and_no_other_queue() -> None:
-    flow = CreditFlow(Credit(2, 1, 1000))
-    flow.hold("slow")
+    stream = StreamCredit(Credit())
     for _ in range(2):
-        flow.take("connection", "channel", 1, 1)
-        flow.take("channel", "slow", 1, 1)
-    flow.take("connection", "other channel", 1, 1)
-    flow.take("other channel", "quick", 1, 1)
-    assert flow.processed("channel", "slow", 1, 1) == []
-    # The channel is blocked: it grants its connection nothing.
-    assert flow.is_blocked("channel")
-    assert flow.processed("connection", "channel", 2, 2) == []
-    assert flow.may_send("other channel", "quick")
-    flow.check()
-    assert flow.release("slow") == ["channel", "connection"]
-    flow.check()
+        stream.take(1000, 50 * BYTES)
+        assert stream.is_blocked
+        stream.processed(1000, 50 * BYTES)
+        assert not stream.is_blocked
+        stream.check()
 
 
-def test_the_death_of_a_receiver_frees_its_senders() -> None:
-    flow = CreditFlow(Credit(1, 1, 1000))
-    flow.take("connection", "channel", 1, 1)
-    flow.take("channel", "queue", 1, 1)
-    assert flow.processed("connection", "channel", 1, 1) == []
-    assert flow.end("queue") == ["channel", "connection"]
-    # What comes late of the dead one counts for nobody.
-    assert flow.processed("channel", "queue", 1, 1) == []
-    assert flow.links == 1
-    flow.check()
+def test_few_large_messages_are_granted_by_their_bytes() -> None:
+    stream = StreamCredit(Credit())
+    stream.take(1, BYTES // 4)
+    stream.take(1, BYTES)
+    assert stream.is_blocked
+    stream.processed(1, BYTES // 4)
+    assert stream.is_blocked
+    stream.processed(1, BYTES)
+    assert not stream.is_blocked
 
 
-CREDIT = Credit(6, 2, 600)
-CONNECTIONS = ["connection 0", "connection 1"]
-CHANNELS = [f"channel {number}" for number in range(4)]
-QUEUES = [f"queue {number}" for number in range(3)]
-NEXT = {**dict.fromkeys(CONNECTIONS, CHANNELS), **dict.fromkeys(CHANNELS, QUEUES)}
-PARTIES = [*CONNECTIONS, *CHANNELS, *QUEUES]
+MOST = Credit(6, 2, 600)
+# A batch that the stream reads, or (None) the queue takes the oldest one.
+STEPS = st.none() | st.tuples(st.integers(1, 9), st.integers(0, 1800))
 
 
-class CreditMachine(RuleBasedStateMachine):
-    """Parties send, pass on, are held and die at random. The model: a list of what is on its way
-    on each link."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.flow = CreditFlow(CREDIT)
-        self.on_way: dict[tuple[Party, Party], list[tuple[int, int]]] = {}
-        self.held: set[Party] = set()
-
-    @rule(
-        sender=st.sampled_from([*CONNECTIONS, *CHANNELS]),
-        number=st.integers(0, 3),
-        messages=st.integers(1, 9),
-        each=st.integers(0, 200),
-    )
-    def send(self, sender: str, number: int, messages: int, each: int) -> None:
-        receivers = NEXT[sender]
-        receiver = receivers[number % len(receivers)]
-        if not self.flow.is_blocked(sender):
-            self.flow.take(sender, receiver, messages, messages * each)
-            self.on_way.setdefault((sender, receiver), []).append((messages, messages * each))
-
-    @precondition(lambda self: self.on_way)
-    @rule(data=st.data())
-    def pass_on(self, data: st.DataObject) -> None:
-        link = data.draw(st.sampled_from(sorted(self.on_way, key=str)))
-        batches = self.on_way[link]
-        self._freed(self.flow.processed(*link, *batches.pop(0)))
-        if not batches:
-            del self.on_way[link]
-
-    @rule(party=st.sampled_from(PARTIES))
-    def hold(self, party: str) -> None:
-        self.flow.hold(party)
-        self.held.add(party)
-
-    @rule(party=st.sampled_from(PARTIES))
-    def release(self, party: str) -> None:
-        self._freed(self.flow.release(party))
-        self.held.discard(party)
-
-    @rule(party=st.sampled_from(PARTIES))
-    def die(self, party: str) -> None:
-        self._freed(self.flow.end(party))
-        self.held.discard(party)
-        for link in [link for link in self.on_way if party in link]:
-            for batch in self.on_way.pop(link):
-                assert self.flow.processed(*link, *batch) == []
-
-    def _freed(self, freed: list[Party]) -> None:
-        assert len(set(freed)) == len(freed)
-        for party in freed:
-            assert not self.flow.is_blocked(party)
-
-    @invariant()
-    def credit_is_conserved(self) -> None:
-        self.flow.check()
-
-    def teardown(self) -> None:
-        """Once nothing is held and all is passed on, nobody is blocked."""
-        for party in sorted(self.held, key=str):
-            self.flow.release(party)
-        for link, batches in self.on_way.items():
-            for batch in batches:
-                self.flow.processed(*link, *batch)
-        self.flow.check()
-        for party in PARTIES:
-            assert not self.flow.is_blocked(party), party
-
-
-TestCredit = CreditMachine.TestCase
-TestCredit.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+@settings(max_examples=300, deadline=None)
+@given(steps=st.lists(STEPS, max_size=60))
+def test_credit_is_conserved_and_comes_back(steps: list[tuple[int, int] | None]) -> None:
+    """The model: a list of what is on its way, which is the credit and one batch at most."""
+    stream, on_way = StreamCredit(MOST), list[tuple[int, int]]()
+    for batch in steps:
+        if batch is None and on_way:
+            stream.processed(*on_way.pop(0))
+        elif batch is not None and not stream.is_blocked:
+            stream.take(*batch)
+            on_way.append(batch)
+        stream.check()
+        # But for the last batch, which may have been larger than what was left.
+        assert sum(messages for messages, _ in on_way[:-1]) < MOST.messages
+        if on_way:
+            assert sum(size for _, size in on_way[:-1]) < MOST.size_bytes
+    while on_way:
+        stream.processed(*on_way.pop(0))
+        stream.check()
+    assert not stream.is_blocked

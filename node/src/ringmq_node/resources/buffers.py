@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from ringmq_node.resources.credit import CreditFlow
+from ringmq_node.resources.credit import Credit
 
 
 class Held(Protocol):
@@ -110,10 +110,10 @@ def _tell_nobody(held: bool) -> None: ...
 
 
 class ClientBuffers:
-    """Of one node. `unread` is the transport's, and has the same limit. `credit`: of publish
-    streams at their queues, for batches that were read and are held."""
+    """Of one node. `unread` is the transport's, and has the same limit. `credit`: of each
+    publish stream at its queue, for batches that were read and are held."""
 
-    def __init__(self, limit_bytes: int, unread: Held, credit: CreditFlow) -> None:
+    def __init__(self, limit_bytes: int, unread: Held, credit: Credit) -> None:
         self.credit = credit
         self.limit_bytes = limit_bytes
         self.unread = unread

@@ -16,7 +16,7 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq_gm import RingClosedError
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.doors.grpc.blocked import BlockTeller
-from ringmq_node.resources.credit import CreditFlow
+from ringmq_node.resources.credit import Credit, StreamCredit
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 class HeldBatches:
     """True while there are any."""
 
-    def __init__(self, publishing: Publishing, credit: CreditFlow, teller: BlockTeller) -> None:
+    def __init__(self, publishing: Publishing, credit: Credit, teller: BlockTeller) -> None:
         self._publishing = publishing
-        self._credit = credit
+        self._credit = StreamCredit(credit)
         self._teller = teller
         # With their sizes in bytes.
         self._batches: deque[tuple[broker.PublishBatch, int]] = deque()
@@ -49,8 +49,7 @@ class HeldBatches:
         if self._closed:
             # The reader has come back from a wait. Nobody would give back what is taken now.
             return
-        queue = self._publishing.queue_id
-        self._credit.take(self, queue, max(1, len(batch.bodies)), size_bytes)
+        self._credit.take(max(1, len(batch.bodies)), size_bytes)
         self._batches.append((batch, size_bytes))
         self._publishing.park(size_bytes)
         if self._task is None:
@@ -58,7 +57,7 @@ class HeldBatches:
 
     async def wait_credit(self) -> None:
         """Returns when another one may be added. Raises what went wrong with those before."""
-        while self._task is not None and self._credit.is_blocked(self):
+        while self._task is not None and self._credit.is_blocked:
             self._freed = asyncio.get_running_loop().create_future()
             await self._freed
         if self._closed:
@@ -68,7 +67,6 @@ class HeldBatches:
 
     def close(self) -> None:
         """They are dropped: the client sends them again, on another stream."""
-        self._credit.end(self)
         self._publishing.park(-sum(size for _, size in self._batches))
         self._batches.clear()
         # The reader isn't cancelled yet, and must not add another one.
@@ -79,7 +77,6 @@ class HeldBatches:
             self._task.cancel()
 
     async def _publish_all(self, publish: Callable[[broker.PublishBatch], None]) -> None:
-        queue = self._publishing.queue_id
         try:
             with self._teller.held():
                 while self._batches:
@@ -88,7 +85,7 @@ class HeldBatches:
                     self._publishing.park(-size_bytes)
                     await self._publishing.wait_room(size_bytes)
                     publish(batch)
-                    self._credit.processed(self, queue, max(1, len(batch.bodies)), size_bytes)
+                    self._credit.processed(max(1, len(batch.bodies)), size_bytes)
                     self._wake()
         except RingClosedError as error:
             self._failure = error  # The session has heard `moved` by then.
