@@ -3,7 +3,7 @@ the master told to stop, and the master killed (`halves`).
 
 The cases have RabbitMQ's names: `queue_parallel_SUITE`, the queues of `backing_queue_SUITE` and
 `lazy_queue_SUITE`. Those that get messages without subscribing are in `test_pulls`, lengths in
-`test_length_limits`, dead letters in `test_dead_letters`.
+`test_length_limits`, dead letters in `test_dead_letters`, compaction in `test_store_compaction`.
 """
 
 from __future__ import annotations
@@ -177,22 +177,6 @@ async def purge(case: Case) -> None:
         assert await case.client.purge_queue(case.queue) == 3
     await case.counts(2)
     assert await case.bodies() == numbered(2)
-
-
-async def trigger_message_store_compaction(case: Case) -> None:
-    """All but the ends of many large bodies go: the store is compacted, and the ends are left."""
-    large = [body + bytes(5000) for body in numbered(1200)]
-    for first in range(0, 1200, 200):
-        await case.publish(*large[first : first + 200])
-    async with case.consumer(prefetch=1200) as consumer:
-        held = await take(consumer, 1200)
-        assert bodies_of(held) == large
-        assert await consumer.ack(held[50].position, held[1120].position, wait=True)
-    await case.counts(129)
-    await case.middle()
-    assert await case.bodies() == large[:50] + large[1121:]
-    assert await case.client.purge_queue(case.queue) == 129
-    await case.counts(0)
 
 
 async def delete_immediately(case: Case) -> None:
@@ -495,7 +479,6 @@ CASES = (
     held_and("subscribe_and_nack", "reject"),
     subscribe_and_multiple_nack,
     purge,
-    trigger_message_store_compaction,
     delete_immediately,
     variable_queue_ack_limiting,
     variable_queue_requeue,
