@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from halves import bodies_of, numbered, take
 from nemesis import Cluster, scenario, until
+
+from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 
 SIZE_BYTES = 300
 # A busy machine takes ten seconds and more for each start of three nodes. A message that waits
@@ -28,6 +31,39 @@ async def test_all_killed_at_once(cluster: Cluster) -> None:
     rest = await cluster.contents("q")
     rest.merge(held.delivered)
     rest.judge(load)
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=90)
+async def test_all_killed_with_segments_unacknowledged(cluster: Cluster) -> None:
+    """`bq_queue_recover` of RabbitMQ: more than two segments are with a consumer when all nodes are
+    killed. All are there, in order and marked, and settled for good by who takes them then."""
+    bodies = [body + bytes(SIZE_BYTES) for body in numbered(2 * SEGMENT_POSITIONS + 500)]
+    count = len(bodies)
+
+    def are_written() -> bool:
+        """Each node has the three segments, and not their positions in its journal alone."""
+        return all(len([*cluster.data(node).rglob("*.idx")]) == 3 for node in cluster.nodes)
+
+    async with cluster.client(deadline_s=40) as client:
+        async with client.publisher("q") as publisher:
+            await publisher.publish_batch(bodies)
+        async with client.consumer("q", prefetch=count, prefetch_bytes=1 << 26) as consumer:
+            held = await take(consumer, count)
+            assert bodies_of(held) == bodies
+            assert not any(each.redelivered for each in held)
+            await until(are_written, "segments are written")
+            cluster.kill(*cluster.nodes)
+        await cluster.start()
+        await cluster.wait_synchronised("q")
+        async with client.consumer("q", prefetch=count, prefetch_bytes=1 << 26) as consumer:
+            held = await take(consumer, count)
+            assert bodies_of(held) == bodies
+            assert all(each.redelivered for each in held)
+            await cluster.wait_same_bodies("q")
+            assert await consumer.ack(held[0].position, held[-1].position, wait=True)
+        info = await client.queue("q")
+        assert (info.messages_ready, info.messages_unacknowledged) == (0, 0)
     await cluster.wait_equal("q")
 
 
