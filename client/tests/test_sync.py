@@ -52,6 +52,14 @@ SCRIPT = """
                 if count == 1514:
                     break
             assert consumer.next_batch(0.01) is None
+        interrupted = []
+        client.declare_queue("short-lived")
+        with client.consumer("short-lived", on_interrupted=interrupted.append) as consumer:
+            client.delete_queue("short-lived")
+            try:
+                consumer.next_batch(10)
+            except ringmq.QueueNotFoundError:
+                assert interrupted == [1]
         assert client.queue("q").messages_ready == 0
         assert client.set_queue_mode("q", ringmq.QueueMode.LAZY) is ringmq.QueueMode.DEFAULT
         assert client.declare_queue("q", mode=ringmq.QueueMode.LAZY).mode is ringmq.QueueMode.LAZY

@@ -31,6 +31,14 @@ async def take(consumer: ringmq.Consumer, messages: int) -> list[ringmq.Message]
     return found
 
 
+async def take_behind(consumer: ringmq.Consumer, generation: int) -> ringmq.Batch:
+    """The first batch of a later stream."""
+    while (batch := await consumer.next_batch(timeout_s=20.0)) is not None:
+        if batch.generation > generation:
+            return batch
+    raise AssertionError(f"no batch behind generation {generation} came")
+
+
 def numbers(messages: list[ringmq.Message]) -> list[int]:
     return [parse_body(message.body)[1] for message in messages]
 
@@ -99,6 +107,27 @@ async def test_dead_consumer(cluster: Cluster) -> None:
             rest = await take(other, 90)
     assert numbers(rest) == list(range(10, 100))
     assert [message.redelivered for message in rest] == [True] * 50 + [False] * 40
+
+
+@scenario(deadline_s=60)
+async def test_consumer_hears_of_moves_and_failovers(cluster: Cluster) -> None:
+    """So that its program drops what it has in hand. What was unsettled comes again."""
+    await fill(cluster, 20)
+    told: list[int] = []
+    async with cluster.client() as client:
+        async with client.consumer("q", prefetch=10, on_interrupted=told.append) as consumer:
+            messages = await take(consumer, 10)
+            assert await consumer.ack(messages[0], wait=True)
+            assert told == []
+            await client.promote_mirror("q", (await cluster.mirrors_of("q"))[0])
+            moved = await take_behind(consumer, 1)
+            assert told == [*range(1, moved.generation)]
+            assert (numbers([moved[0]]), moved[0].redelivered) == ([1], True)
+            cluster.kill(await cluster.master_of("q"))
+            failed_over = await take_behind(consumer, moved.generation)
+            assert told == [*range(1, failed_over.generation)]
+            assert (numbers([failed_over[0]]), failed_over[0].redelivered) == ([1], True)
+        assert told == [*range(1, failed_over.generation)]
 
 
 @scenario(deadline_s=30)

@@ -68,6 +68,7 @@ from ringmq.errors import (
     VhostInUseError,
     VhostNotFoundError,
     WindowFullError,
+    WrongTypeError,
 )
 from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
 from ringmq.model.comparison import Difference, DifferenceKind, ReplicaComparison
@@ -219,6 +220,7 @@ __all__ = [
     "VhostInUseError",
     "VhostNotFoundError",
     "WindowFullError",
+    "WrongTypeError",
     "connect",
     "connect_sync",
 ]

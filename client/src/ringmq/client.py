@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Unpack
 
+from ringmq.calls.arguments import checked_calls
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
@@ -49,6 +50,7 @@ WINDOW_BYTES = 16 * 1024 * 1024
 LIST_PAGE = 1000
 
 
+@checked_calls
 class Client(ConnectedClient):
     """Made by `connect`."""
 
@@ -206,8 +208,7 @@ class Client(ConnectedClient):
         request = request_of(broker.PurgeQueueRequest, vhost=self._nodes.vhost, queue=name)
 
         async def attempt(node: NodeChannel, timeout_s: float) -> int:
-            answer = await node.broker.PurgeQueue(request, timeout=timeout_s)
-            return answer.messages
+            return (await node.broker.PurgeQueue(request, timeout=timeout_s)).messages
 
         return await self._open_nodes().call(attempt, deadline_s=deadline_s, changes=True)
 
@@ -217,8 +218,7 @@ class Client(ConnectedClient):
         request = request_of(admin.DiscardDamagedRequest, vhost=self._nodes.vhost, queue=name)
 
         async def attempt(node: NodeChannel, timeout_s: float) -> int:
-            answer = await node.admin.DiscardDamaged(request, timeout=timeout_s)
-            return answer.messages
+            return (await node.admin.DiscardDamaged(request, timeout=timeout_s)).messages
 
         return await self._open_nodes().call(attempt, deadline_s=deadline_s, changes=True)
 

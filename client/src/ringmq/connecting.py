@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from types import TracebackType
 
+from ringmq.calls.arguments import checked
 from ringmq.calls.known_nodes import KnownNodes, parse_seeds
 from ringmq.client import Client
 from ringmq.errors import BadRequestError
@@ -24,6 +25,7 @@ class connect:
     client names; "" is "/". It is looked for with the first call that names one.
     """
 
+    @checked
     def __init__(
         self,
         seeds: str | Iterable[str],

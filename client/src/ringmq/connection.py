@@ -16,6 +16,7 @@ import os
 
 from google.protobuf.message import DecodeError
 
+from ringmq.calls.arguments import checked_calls
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
@@ -92,6 +93,7 @@ class HeldConnection:
             await asyncio.gather(beats, return_exceptions=True)
 
 
+@checked_calls
 class ConnectedClient:
     """The part of a client that has to do with its connection."""
 

@@ -7,6 +7,7 @@
     │   └── WindowFullError          publish_nowait with a full window
     ├── RequestError                 mend the request; a repeat fails the same way
     │   ├── BadRequestError          (ValueError) a field is wrong: `field`
+    │   │   └── WrongTypeError       (TypeError) an argument of another type
     │   ├── QueueNotFoundError       (LookupError)
     │   ├── QueueExistsError         declared again with other arguments
     │   ├── QueueLockedError         it is exclusive to another connection
@@ -125,6 +126,10 @@ class BadRequestError(RequestError, ValueError):
     @property
     def field(self) -> str:
         return self.metadata.get("field", "")
+
+
+class WrongTypeError(BadRequestError, TypeError):
+    """An argument, or a field of one, has another type than it should. Nothing was done."""
 
 
 class QueueNotFoundError(RequestError, LookupError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ringmq.calls.arguments import checked_calls
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
@@ -28,6 +29,7 @@ def _ignore(progress: ReplicaComparison) -> None:
     """`on_progress`, where nobody asks for it."""
 
 
+@checked_calls
 class Operator:
     """Made by `Client.operator`."""
 

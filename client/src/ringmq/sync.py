@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Unpack
 
+from ringmq.calls.arguments import checked
 from ringmq.calls.loop_thread import OnLoop, hand_on
 from ringmq.calls.loop_thread import await_on_loop as _await
 from ringmq.calls.loop_thread import begin_on_loop as _begin
@@ -31,7 +32,7 @@ from ringmq.consuming.shared_prefetch import SharedPrefetch
 from ringmq.model.messages import Batch, Message, Properties
 from ringmq.model.positions import Numbering
 from ringmq.model.queues import BlockReason
-from ringmq.publishing.asked import MessageOptions
+from ringmq.publishing.asked import MessageOptions, listed_bodies
 from ringmq.publishing.publisher import Publisher
 from ringmq.reading.sync_reader import SyncReader
 from ringmq.sync_operator import SyncOperator
@@ -157,8 +158,8 @@ class SyncClient(OnLoop[Client]):
         deadline_s: float | None = None,
         **terms: Unpack[ConsumerOptions],
     ) -> SyncConsumer:
-        """An open consumer; a context manager, or call `close`. `on_active` is called in the
-        clients' thread."""
+        """An open consumer; a context manager, or call `close`. `on_active` and `on_interrupted`
+        are called in the clients' thread, and must not call this client."""
 
         async def work() -> Consumer:
             consumer = self.calls.consumer(
@@ -174,6 +175,7 @@ class SyncClient(OnLoop[Client]):
 
         return SyncConsumer(_run(work()))
 
+    @checked
     def change_shared_prefetch(
         self, shared: SharedPrefetch, messages: int = 0, size_bytes: int = 0
     ) -> None:
@@ -216,7 +218,7 @@ class SyncPublisher(OnLoop[Publisher]):
         **options: Unpack[MessageOptions],
     ) -> None:
         # The caller's iterable runs in the caller's thread.
-        listed = list(bodies)
+        listed = listed_bodies(bodies)
         calls = self.calls
         _await(lambda: calls.publishing_batch(listed, properties, deadline_s=deadline_s, **options))
 
@@ -231,7 +233,7 @@ class SyncPublisher(OnLoop[Publisher]):
         """`publish_batch` without the wait: the window stays full from one call to the next. The
         future is done when all are confirmed. It waits for no room: the caller bounds how many
         bodies wait. What this thread publishes next comes behind them."""
-        listed = list(bodies)
+        listed = listed_bodies(bodies)
         calls = self.calls
         return _begin(
             lambda: calls.publishing_batch(listed, properties, deadline_s=deadline_s, **options)

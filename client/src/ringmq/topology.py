@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ringmq.calls.arguments import checked_calls
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
@@ -27,6 +28,7 @@ from ringmq.v1 import topology_pb2 as wire
 LIST_PAGE = 1000
 
 
+@checked_calls
 class TopologyCalls:
     """Made by `Client.topology`. `vhost` is the client's unless said otherwise."""
 

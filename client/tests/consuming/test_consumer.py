@@ -12,6 +12,7 @@ from waiting import until
 
 import ringmq
 from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
 
 
 def test_batches_come_in_order_and_acks_go_as_ranges(run: Run) -> None:
@@ -147,6 +148,49 @@ def test_an_ack_never_goes_on_another_stream_than_the_delivery_came_on(run: Run)
     run(test)
 
 
+def test_a_program_is_told_when_its_unsettled_messages_go_back(run: Run) -> None:
+    async def test() -> None:
+        async with two_nodes() as (client, one, two):
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish_batch(bodies(20))
+            told: list[tuple[int, int]] = []
+
+            def on_interrupted(generation: int) -> None:
+                told.append((generation, consumer.unsettled_messages))
+
+            consumer = client.consumer("q", prefetch=10, on_interrupted=on_interrupted)
+            async with consumer:
+                in_hand = await anext(consumer)
+                assert told == []
+                one.cluster.master = two.address
+                await one.die()
+                again = await anext(consumer)
+                # Before a message of the next generation came, and when it held none.
+                assert told == [(in_hand.generation, 0)]
+                assert again.generation == 2
+                # No node has the stream for a while: that is no other interruption.
+                two.faults.refuse = [common.REASON_NO_MASTER] * 3
+                two.send_away("q")
+                assert (await anext(consumer)).generation == 3
+                assert told == [(1, 0), (2, 0)]
+            # It is closed: the program knows.
+            assert told == [(1, 0), (2, 0)]
+
+    run(test)
+
+
+def test_a_consumer_that_was_never_open_is_not_interrupted(run: Run) -> None:
+    async def test() -> None:
+        told: list[int] = []
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            with pytest.raises(ringmq.QueueNotFoundError):
+                await client.consumer("none", on_interrupted=told.append).open()
+        assert told == []
+
+    run(test)
+
+
 def test_an_auto_ack_consumer_keeps_nothing_of_what_it_has_handed_out(run: Run) -> None:
     """Nobody settles it here. Beside another consumer the positions have gaps, and what was kept of
     them grew for as long as the stream lasted."""
@@ -170,11 +214,14 @@ def test_a_consumer_of_a_deleted_queue_is_told(run: Run) -> None:
     async def test() -> None:
         async with FakeNode() as node, ringmq.connect(node.address) as client:
             await client.declare_queue("q")
-            async with client.consumer("q") as consumer:
+            told: list[int] = []
+            async with client.consumer("q", on_interrupted=told.append) as consumer:
                 waiting = asyncio.create_task(anext(consumer))
                 await client.delete_queue("q")
                 with pytest.raises(ringmq.QueueNotFoundError):
                     await waiting
+                assert told == [1]
+            assert told == [1]
 
     run(test)
 
@@ -197,6 +244,18 @@ def test_closing_ends_the_iteration(run: Run) -> None:
     run(test)
 
 
+def test_an_option_that_is_misspelt_is_refused(run: Run) -> None:
+    """It opened a consumer that wasn't exclusive."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            with pytest.raises(TypeError, match="'exlusive'"):
+                client.consumer("q", exlusive=True)  # type: ignore[call-arg]
+
+    run(test)
+
+
 @pytest.mark.logs("a callback has failed")
 def test_a_callback_that_raises_does_not_end_the_consumer(run: Run) -> None:
     async def test() -> None:
@@ -212,5 +271,24 @@ def test_a_callback_that_raises_does_not_end_the_consumer(run: Run) -> None:
                 active = broker.ConsumeResponse(active=broker.ActiveChanged(active=False))
                 assert consumer._speaker.received(active)
                 assert (told, consumer.active) == ([False], False)
+
+    run(test)
+
+
+@pytest.mark.logs("a callback has failed")
+def test_an_interruption_whose_callback_raises_is_one_all_the_same(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+
+            def on_interrupted(generation: int) -> None:
+                raise RuntimeError("a fault of the user's own")
+
+            async with client.consumer("q", on_interrupted=on_interrupted) as consumer:
+                node.send_away("q")
+                await until(lambda: consumer.generation == 2)
+                async with client.publisher("q") as publisher:
+                    await publisher.publish(b"x")
+                assert (await anext(consumer)).bodies == [b"x"]
 
     run(test)

@@ -131,6 +131,11 @@ class FakeNode(BrokerServicer, AdminServicer):
     def queue(self, name: str) -> Queue:
         return self.cluster.queues.setdefault(name, Queue(name))
 
+    def send_away(self, queue: str) -> None:
+        """A consumer of it: the queue has moved, and is back here already."""
+        self.faults.sent_away += 1
+        self.queue(queue).changed.set()
+
     async def _check(self, context: Any, queue: str | None = None) -> None:
         if self.faults.silent:
             await asyncio.get_running_loop().create_future()
@@ -558,6 +563,11 @@ class FakeNode(BrokerServicer, AdminServicer):
                         cancelled=broker.ConsumeCancelled(reason=common.REASON_QUEUE_NOT_FOUND)
                     )
                 )
+                return
+            if self.faults.sent_away:
+                self.faults.sent_away -= 1
+                there = broker.Moved(node=self.address, address=self.address)
+                await context.write(broker.ConsumeResponse(moved=there))
                 return
             # Cleared before looking, so that a change during the write below is seen.
             queue.changed.clear()

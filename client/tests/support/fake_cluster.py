@@ -56,6 +56,8 @@ class Faults:
     #: Per publish stream: after how many confirmed batches the node ends it without a word, as one
     #: does that hears nothing of its client any more; 0: not at all.
     hang_up_after_batches: list[int] = field(default_factory=list)
+    #: How many consumers are to be sent away.
+    sent_away: int = 0
     #: Per batch: None takes it, a Rejected (reason, retryable, ...) refuses it.
     reject: list[broker.Rejected | None] = field(default_factory=list)
     #: Per publish or consume Open: the address of a Moved; "" if the node knows none.

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
+from ringmq.calls.arguments import check_argument
 from ringmq.calls.identity import Identity
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.retrying import SUCCESSOR_S, is_nodes_own, is_retryable, retry_wait_s
@@ -43,6 +44,7 @@ ADDRESSES_MAX = 64
 def parse_seeds(seeds: str | Iterable[str]) -> list[str]:
     """`"a:7801, b:7801"` or a list of such addresses, without repeats."""
     listed = seeds.split(",") if isinstance(seeds, str) else list(seeds)
+    check_argument("seeds", listed, Sequence[str])
     addresses = list(dict.fromkeys(seed.strip() for seed in listed if seed.strip()))
     if not addresses:
         raise BadRequestError("no seeds: give the address of at least one node, as host:port")

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import TypedDict, Unpack
+from typing import TypedDict
 
+from ringmq.calls.arguments import check_argument, checked
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.route import Route
 from ringmq.consuming.pulling import Pulling
@@ -33,6 +34,11 @@ from ringmq.streams.keeper import Keeper
 from ringmq.streams.lifetime import Lifetime
 from ringmq_base.ranges import Range
 
+# What settles may name.
+SETTLED = Batch | Message | int
+INT_OR_NONE = int | None
+FLOAT_OR_NONE = float | None
+
 
 class ConsumerOptions(TypedDict, total=False):
     """What else a consumer may ask for; none of it by default."""
@@ -50,6 +56,9 @@ class ConsumerOptions(TypedDict, total=False):
     #: Messages come only when `pull` asks for them; not with any of the above. Such a consumer
     #: keeps nobody out, and isn't counted as one of the queue's.
     pulls: bool
+    #: Called with the number of each generation whose stream has ended, unless `close` has ended
+    #: it: its unsettled messages go back to the queue, so drop the work on them.
+    on_interrupted: Callable[[int], None] | None
 
 
 class Consumer:
@@ -74,7 +83,13 @@ class Consumer:
         deadline_s: float,
         on_open: Callable[[Consumer], None],
         on_close: Callable[[Consumer], None],
-        **terms: Unpack[ConsumerOptions],
+        priority: int = 0,
+        exclusive: bool = False,
+        auto_ack: bool = False,
+        on_active: Callable[[bool], None] | None = None,
+        shared_prefetch: SharedPrefetch | None = None,
+        pulls: bool = False,
+        on_interrupted: Callable[[int], None] | None = None,
     ) -> None:
         _check_prefetch(prefetch, prefetch_bytes)
         self.queue = queue
@@ -82,16 +97,16 @@ class Consumer:
         self._on_open, self._on_close = on_open, on_close
         self._name = f"ringmq-consumer-{queue}"
         self._settling = Settling()
-        self._pulls = terms.get("pulls", False)
+        self._pulls = pulls
         self._pulling = Pulling(queue, self._settling)
         self._lifetime = Lifetime(f"consumer of queue {queue!r}", self._failed)
-        self._auto_ack = terms.get("auto_ack", False)
+        self._auto_ack = auto_ack
         self._reception = Reception(
-            queue, self._lifetime, self._settling, consumer_tag, auto_ack=self._auto_ack
+            queue, self._lifetime, self._settling, consumer_tag, auto_ack=auto_ack
         )
-        self._reception.on_active = terms.get("on_active")
-        shared = terms.get("shared_prefetch")
-        if shared is not None and self._auto_ack:
+        self._reception.on_active = on_active
+        self._reception.on_interrupted = on_interrupted
+        if shared_prefetch is not None and auto_ack:
             raise BadRequestError("an auto-ack consumer has nothing unsettled to share a prefetch")
         opening = opening_of(
             queue,
@@ -99,11 +114,11 @@ class Consumer:
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
             consumer_tag=consumer_tag,
-            priority=terms.get("priority", 0),
-            exclusive=terms.get("exclusive", False),
-            auto_ack=self._auto_ack,
-            shares_window=shared is not None,
-            pulls=self._pulls,
+            priority=priority,
+            exclusive=exclusive,
+            auto_ack=auto_ack,
+            shares_window=shared_prefetch is not None,
+            pulls=pulls,
         )
         self._speaker = ConsumerSpeaker(
             opening,
@@ -112,7 +127,7 @@ class Consumer:
             self._lifetime,
             on_refusal=self._refused,
             pulling=self._pulling,
-            shared=shared,
+            shared=shared_prefetch,
             wake=lambda: self._keeper.wake(),
         )
         self._keeper = Keeper(self._speaker, Route(nodes, queue), self._name)
@@ -184,6 +199,8 @@ class Consumer:
 
     async def next_batch(self, timeout_s: float | None = None) -> Batch | None:
         """The next batch; None when the consumer is closed, or nothing came in `timeout_s`."""
+        if timeout_s is not None:
+            check_argument("timeout_s", timeout_s, float)
         if self._pulls:
             raise BadRequestError("this consumer is given messages only when it asks: `pull`")
         if not (self._lifetime.usable or self._lifetime.over):
@@ -200,6 +217,7 @@ class Consumer:
             raise self._lifetime.reason.copy()
         return self._reception.take_batch()
 
+    @checked
     async def pull(
         self, messages_max: int = 1, *, bytes_max: int = 0, deadline_s: float | None = None
     ) -> Batch:
@@ -266,6 +284,9 @@ class Consumer:
 
         As `ack` otherwise. Requeues can't be waited for: nodes don't report them.
         """
+        if requeue is not True or wait is not False:
+            check_argument("requeue", requeue, bool)
+            check_argument("wait", wait, bool)
         if requeue and wait:
             raise BadRequestError("a requeue is not reported, so it can't be waited for")
         verb = Verb.REQUEUE if requeue else Verb.DISCARD
@@ -291,6 +312,11 @@ class Consumer:
         wait: bool,
         deadline_s: float | None,
     ) -> bool:
+        # Seldom given: most acks are of a batch or a message, and don't wait.
+        if last is not None or wait is not False or deadline_s is not None:
+            check_argument("last", last, INT_OR_NONE)
+            check_argument("wait", wait, bool)
+            check_argument("deadline_s", deadline_s, FLOAT_OR_NONE)
         if self._auto_ack:
             raise BadRequestError("the node acknowledges the messages of an auto-ack consumer")
         generation = self.generation
@@ -302,6 +328,7 @@ class Consumer:
             ranges = [(what.position, what.position)]
             generation = what.generation
         else:
+            check_argument("what", what, SETTLED)
             ranges = [(what, what if last is None else last)]
         if self._lifetime.closing or generation != self.generation or not self._reception.live:
             return False
@@ -333,6 +360,7 @@ class Consumer:
 
     # --- its terms ---
 
+    @checked
     async def set_prefetch(self, prefetch: int, prefetch_bytes: int = 0) -> None:
         """How much may be unsettled at a time, from now on; 0: the node's default. More that is out
         already stays out. `prefetch` says what the node has made of it."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ringmq.consuming.settling import AwaitedSettle, Settling
 from ringmq.errors import RingMQError
@@ -18,6 +19,8 @@ from ringmq.model.messages import Batch
 from ringmq.streams.lifetime import Lifetime
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.ranges import Range
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,9 @@ class Reception:
         self.active = True
         #: Called when `active` has changed.
         self.on_active: Callable[[bool], None] | None = None
+        #: Called with the generation of a stream that has ended, unless the user has closed it.
+        self.on_interrupted: Callable[[int], None] | None = None
+        self._ended_generation = 0
         #: Why the newest stream broke; None if none did since one was opened.
         self.trouble: RingMQError | None = None
         self._lifetime = lifetime
@@ -113,12 +119,7 @@ class Reception:
 
     def active_changed(self, *, active: bool) -> None:
         self.active = active
-        if self.on_active is not None:
-            try:
-                self.on_active(active)
-            except Exception:
-                # The user's own: the stream has nothing to do with it.
-                log.exception("consumer of queue %r: a callback has failed", self._queue)
+        self._call(self.on_active, active)
 
     def delivered(self, deliveries: Sequence[broker.Delivery]) -> None:
         # After a close the stream lives on until the acks are written. Its deliveries go back.
@@ -140,6 +141,19 @@ class Reception:
         self.live = False
         self._batches.clear()
         self._answer(self._settling.stream_ended(), safe=False)
+        # Not for a stream that could not be opened.
+        if self._ended_generation != self.generation:
+            self._ended_generation = self.generation
+            if not self._lifetime.closing:
+                self._call(self.on_interrupted, self.generation)
+
+    def _call(self, callback: Callable[[T], None] | None, told: T) -> None:
+        if callback is not None:
+            try:
+                callback(told)
+            except Exception:
+                # The user's own: the stream has nothing to do with it.
+                log.exception("consumer of queue %r: a callback has failed", self._queue)
 
     def _answer(self, ended: Sequence[AwaitedSettle], *, safe: bool) -> None:
         for awaited in ended:

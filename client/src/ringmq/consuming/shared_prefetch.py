@@ -15,15 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ringmq.calls.arguments import checked, checked_calls
 from ringmq.errors import BadRequestError
 from ringmq_base.window import BYTES_MAX, MESSAGES_MAX, Share
 from ringmq_base.window_members import WindowMember, WindowMembers
 
 
+@checked_calls
 class SharedPrefetch:
     """For consumers of one event loop. 0: no limit. A message that is larger than `size_bytes`
     passes when nothing else is unsettled."""
 
+    @checked
     def __init__(self, messages: int = 0, size_bytes: int = 0) -> None:
         _check(messages, size_bytes)
         self._members = WindowMembers(messages, size_bytes)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from ringmq.calls.arguments import check_fields
+from ringmq.errors import BadRequestError, WrongTypeError
 from ringmq.v1 import common_pb2 as wire
 
 
@@ -20,6 +22,9 @@ class OtherValue:
     type: str
     data: bytes
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 #: A time has whole seconds. None is AMQP's void: as a binding's argument "whatever the value".
 HeaderValue: TypeAlias = (
@@ -29,8 +34,22 @@ HeaderValue: TypeAlias = (
 
 
 def fields_to_wire(fields: Mapping[str, HeaderValue]) -> dict[str, wire.FieldValue]:
-    """Raises `TypeError` or `ValueError` for what no header can have."""
-    return {name: field_to_wire(value) for name, value in fields.items()}
+    """Raises `BadRequestError`, which names the header, for what no header can have."""
+    try:
+        return {name: field_to_wire(value) for name, value in fields.items()}
+    except (TypeError, ValueError, OverflowError):
+        for name, value in fields.items():
+            _check_header(name, value)
+        raise
+
+
+def _check_header(name: str, value: HeaderValue) -> None:
+    try:
+        field_to_wire(value)
+    except WrongTypeError as error:
+        raise WrongTypeError(f"header {name!r}: {error}", metadata={"field": "headers"}) from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadRequestError(f"header {name!r}: {error}", metadata={"field": "headers"}) from error
 
 
 def field_to_wire(value: HeaderValue) -> wire.FieldValue:
@@ -55,7 +74,7 @@ def field_to_wire(value: HeaderValue) -> wire.FieldValue:
             return wire.FieldValue(table=wire.FieldTable(fields=fields_to_wire(value)))
         case Sequence():
             return wire.FieldValue(array=wire.FieldArray(values=map(field_to_wire, value)))
-    raise TypeError(f"a header can't have a value of the type {type(value).__name__}")
+    raise WrongTypeError(f"a header can't have a value of the type {type(value).__name__}")
 
 
 def fields_from_wire(fields: Mapping[str, wire.FieldValue]) -> dict[str, HeaderValue]:

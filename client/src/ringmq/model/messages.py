@@ -6,11 +6,14 @@ for, so that a consumer of whole batches pays nothing per message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import overload
 
+from ringmq.calls.arguments import check_fields
+from ringmq.calls.requests import request_of
 from ringmq.model.fields import HeaderValue, fields_from_wire, fields_to_wire
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
@@ -78,7 +81,16 @@ class Properties:
     cc: tuple[str, ...] = ()
 
     def to_wire(self) -> common.Properties:
-        return common.Properties(
+        """Raises `BadRequestError`, which names the field, for what no property can have."""
+        try:
+            return self._to_wire(common.Properties)
+        except (TypeError, ValueError, AttributeError):
+            # Checked only now: properties are made for each message that comes or goes.
+            check_fields(self)
+            return self._to_wire(functools.partial(request_of, common.Properties))
+
+    def _to_wire(self, make: Callable[..., common.Properties]) -> common.Properties:
+        return make(
             message_id=self.message_id,
             correlation_id=self.correlation_id,
             reply_to=self.reply_to,

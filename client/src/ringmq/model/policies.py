@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from ringmq.calls.arguments import check_fields
 from ringmq.errors import BadRequestError
 from ringmq.model.queues import QueueMode, mode_to_wire
 from ringmq.model.rules import NO_RULES, QueueRules
@@ -41,6 +42,9 @@ class Mirrors:
     count: int | None = None
     nodes: tuple[str, ...] | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def __str__(self) -> str:
         count = "all" if self.count is None else f"exactly {self.count}"
         if self.nodes is None:
@@ -73,6 +77,9 @@ class Policy:
     rules: QueueRules = NO_RULES
     # Of queues whose declaration says none.
     mode: QueueMode | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def to_wire(self, vhost: str) -> admin.Policy:
         """Raises `BadRequestError` for a number out of its range, or text that isn't UTF-8."""

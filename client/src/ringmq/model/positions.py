@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from ringmq.calls.arguments import check_fields
 from ringmq.model.messages import Batch, Part
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import reader_pb2 as wire
@@ -30,6 +31,9 @@ class Numbering:
 
     queue_id: str
     epoch: int
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @classmethod
     def from_wire(cls, numbering: wire.Numbering) -> Numbering:

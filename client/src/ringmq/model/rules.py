@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
+from ringmq.calls.arguments import check_fields
 from ringmq.calls.requests import request_of
 from ringmq.v1 import common_pb2 as common
 
@@ -47,6 +48,9 @@ class QueueRules:
     #: Only in declarations.
     single_active_consumer: bool | None = None
     consumer_timeout_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def to_wire(self) -> common.QueueRules | None:
         """None if no rule is set. Raises `BadRequestError` for a value that the wire can't hold."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ringmq.errors import BadRequestError
+from ringmq.errors import BadRequestError, WrongTypeError
 from ringmq.model.fields import HeaderValue, fields_from_wire, fields_to_wire
 from ringmq.v1 import topology_pb2 as wire
 
@@ -72,6 +72,8 @@ class Binding:
                 routing_key=self.routing_key,
                 arguments=fields_to_wire(self.arguments),
             )
+        except WrongTypeError:
+            raise
         except (ValueError, TypeError) as error:
             raise BadRequestError(
                 f"a binding has names that aren't UTF-8, or arguments of no known type: {error}",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
-from ringmq.errors import BadRequestError
+from ringmq.calls.arguments import check_argument, check_options
+from ringmq.errors import BadRequestError, WrongTypeError
 from ringmq.model.messages import Properties
 from ringmq.publishing.tickets import PERSISTENT, Attributes
 from ringmq.v1 import common_pb2 as common
 
 ROUTING_KEY_BYTES_MAX = 255
 PRIORITY_MAX = 255
+PROPERTIES = Properties | Sequence[Properties] | None
 # Attributes that only messages to exchanges have; the others have these values.
 OF_EXCHANGES = {"routing_key": "", "mandatory": False, "exchange": None, "cc": (), "bcc": ()}
 
@@ -40,12 +42,8 @@ def attributes_of(options: MessageOptions, *, is_routed: bool) -> Attributes:
     """Raises `BadRequestError` if no message can have them. `is_routed`: it goes to an exchange."""
     if not options:
         return PERSISTENT
+    check_options(MessageOptions, options)
     cc, bcc = options.get("cc", ()), options.get("bcc", ())
-    for field, keys in (("cc", cc), ("bcc", bcc)):
-        if isinstance(keys, str):
-            raise BadRequestError(
-                f"{field} is a sequence of routing keys, not one of them", metadata={"field": field}
-            )
     # The caller's own sequences may change.
     asked = Attributes(**(options | {"cc": tuple(cc), "bcc": tuple(bcc)}))
     _check_attributes(asked, is_routed=is_routed)
@@ -104,11 +102,26 @@ def _check_attributes(asked: Attributes, *, is_routed: bool) -> None:
             )
 
 
+def check_bodies(bodies: Iterable[bytes]) -> None:
+    """Each body is looked at later, as that of a single message is."""
+    if not isinstance(bodies, Iterable) or isinstance(bodies, bytes | str):
+        raise WrongTypeError(
+            f"bodies is an iterable of bytes, not {type(bodies).__name__}",
+            metadata={"field": "bodies"},
+        )
+
+
+def listed_bodies(bodies: Iterable[bytes]) -> list[bytes]:
+    check_bodies(bodies)
+    return list(bodies)
+
+
 def properties_to_wire(
     properties: Properties | Sequence[Properties], count: int
 ) -> Sequence[common.Properties]:
     if isinstance(properties, Properties):
         return (properties.to_wire(),)
+    check_argument("properties", properties, PROPERTIES)
     if len(properties) != count:
         raise BadRequestError(
             f"{len(properties)} properties for {count} bodies: give none, one, or one for each",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Unpack
 
+from ringmq.calls.arguments import check_argument, checked
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.route import AnyNode, Route
 from ringmq.errors import (
@@ -24,13 +25,16 @@ from ringmq.errors import (
     TimedOutError,
     UnavailableError,
     WindowFullError,
+    WrongTypeError,
 )
 from ringmq.model.messages import Properties
 from ringmq.model.queues import BlockReason
 from ringmq.publishing.asked import (
     MessageOptions,
     attributes_of,
+    check_bodies,
     check_target,
+    listed_bodies,
     properties_to_wire,
 )
 from ringmq.publishing.core import PublisherCore
@@ -158,6 +162,7 @@ class Publisher:
             await self.close(flush=False)
             raise
 
+    @checked
     async def close(self, *, flush: bool = True) -> None:
         """Waits for the messages on their way (with `flush`), then ends the stream. Idempotent."""
         try:
@@ -212,7 +217,9 @@ class Publisher:
         the same for all, or one for each. On failure `error.failed` has the index
         ranges of the bodies that are not confirmed.
         """
-        await self.publishing_batch(list(bodies), properties, deadline_s=deadline_s, **options)
+        await self.publishing_batch(
+            listed_bodies(bodies), properties, deadline_s=deadline_s, **options
+        )
 
     def publishing_batch(
         self,
@@ -224,6 +231,7 @@ class Publisher:
     ) -> asyncio.Future[None]:
         """What `publish_batch` awaits: its place in the order is that of this call. `bodies` may
         not change until it is done."""
+        check_bodies(bodies)
         if bodies:
             return self._submit(bodies, properties, self._attributes(options), deadline_s)
         nothing: Future = self._loop.create_future()
@@ -318,28 +326,27 @@ class Publisher:
         attributes: Attributes,
         deadline_s: float | None,
     ) -> Future:
-        if not self._lifetime.usable:
-            # A copy, or the tracebacks of all callers would grow together.
-            raise self._lifetime.reason.copy()
+        if deadline_s is not None:
+            check_argument("deadline_s", deadline_s, float)
         if len(bodies) == 1:
             if type(bodies[0]) is not bytes:
-                raise TypeError(f"a body is bytes, not {type(bodies[0]).__name__}")
+                raise _no_body(type(bodies[0]))
             largest = len(bodies[0])
         else:
             strange = set(map(type, bodies)) - {bytes}
             if strange:
-                raise TypeError(f"a body is bytes, not {strange.pop().__name__}")
+                raise _no_body(strange.pop())
             largest = max(map(len, bodies))
+        wire = () if properties is None else properties_to_wire(properties, len(bodies))
+        if not self._lifetime.usable:
+            # A copy, or the tracebacks of all callers would grow together.
+            raise self._lifetime.reason.copy()
         if largest > self._core.limits.message_bytes_max:
             raise self._too_large(bodies, largest)
         future = self._loop.create_future()
         deadline = self._loop.time() + (self.deadline_s if deadline_s is None else deadline_s)
-        if properties is None:
-            self._core.submit(bodies, (), (), attributes, deadline, future)
-        else:
-            wire = properties_to_wire(properties, len(bodies))
-            sizes = [each.ByteSize() for each in wire]
-            self._core.submit(bodies, wire, sizes, attributes, deadline, future)
+        sizes = [each.ByteSize() for each in wire] if wire else ()
+        self._core.submit(bodies, wire, sizes, attributes, deadline, future)
         self._timer.set_by(deadline)
         self._keeper.wake()
         return future
@@ -355,6 +362,7 @@ class Publisher:
         return error
 
     async def _wait_room(self, deadline_s: float) -> None:
+        check_argument("deadline_s", deadline_s, float)
         try:
             async with asyncio.timeout(deadline_s):
                 # Again after each wake-up: another waiter may have taken the room.
@@ -433,6 +441,10 @@ class Publisher:
         self._core.expire(self._loop.time())
         self._settle()
         self._timer.set_at(self._core.next_deadline())
+
+
+def _no_body(kind: type) -> WrongTypeError:
+    return WrongTypeError(f"a body is bytes, not {kind.__name__}", metadata={"field": "body"})
 
 
 def _error_of(ticket: Ticket[Future, common.Properties], error: RingMQError) -> RingMQError:

@@ -6,9 +6,11 @@ import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
+from ringmq.calls.arguments import checked_calls
 from ringmq.model.positions import QueueLease
 
 
+@checked_calls
 class HeldLease:
     """Made by `Reader.acquire_lease`. It has to be renewed before it expires: a third of its time
     is a good interval. Leaving it as a context releases it."""

@@ -27,6 +27,7 @@ from collections.abc import AsyncIterator
 from importlib import import_module
 from typing import Any
 
+from ringmq.calls.arguments import checked_calls
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
@@ -50,6 +51,7 @@ from ringmq.v1 import reader_pb2 as wire
 LEASE_TTL_S = 30.0
 
 
+@checked_calls
 class Reader:
     """Made by `Client.reader`. It holds nothing at the cluster."""
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from types import TracebackType
 from typing import TypeVar, cast
 
+from ringmq.calls.arguments import checked
 from ringmq.calls.loop_thread import OnLoop, run_on_loop
 from ringmq.model.positions import (
     AcknowledgedBelow,
@@ -83,6 +84,7 @@ class SyncReader(OnLoop[Reader]):
         )
         return read_ahead(_generator(pieces), _rows_bytes)
 
+    @checked
     def ack_up_to(
         self, end: int, *, lease: SyncLease | None = None, deadline_s: float | None = None
     ) -> AcknowledgedBelow:
