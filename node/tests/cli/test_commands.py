@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
+from node.tests.cli.json_commands import Run, assert_documented, run_json
 
 import ringmq
 from ringmq_node.cli.app import invoke
 from ringmq_node.cli.cluster.local import LocalCluster
-from ringmq_node.cli.options import run as run_on_loop
 from ringmq_node.model.names import join_name
 from ringmq_node.queue import run as queue_run
 from ringmq_node.queue.block import Block
@@ -31,57 +30,14 @@ from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.format.set_aside import SetAsideInfo
 from ringmq_node.storage.set_aside import SetAsideWriter
 
-Run = Callable[..., Any]
-CLI_DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
 BROKEN = ("lost", "duplicated", "reordered", "unexpected")
 NOT_UTF8 = os.fsdecode(b"\xff\xfe")
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    local = LocalCluster.create(tmp_path_factory.mktemp("cluster"), nodes=1, base_port=0)
-    local.start("node1")
-    try:
-        run_on_loop(local.wait_ready())
-        yield local
-        assert local.stop() == (["node1"], [])
-    finally:
-        local.stop()
-    assert local.log_faults() == []
-
-
-def run_json(capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """Runs a command with --json; returns what it printed, by lines if there are several."""
-
-    def run(*words: object, code: int = 0) -> Any:
-        got = invoke([*map(str, words), "--json"])
-        out, err = capsysbinary.readouterr()
-        assert got == code, err
-        lines = [json.loads(line) for line in out.splitlines()]
-        return lines[0] if len(lines) == 1 else lines
-
-    return run
-
-
-@pytest.fixture
-def run(
-    cluster: LocalCluster,
-    capsysbinary: pytest.CaptureFixture[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Run:
-    monkeypatch.setenv("RINGMQ_SEEDS", cluster.seeds)
-    return run_json(capsysbinary)
-
-
 def names_of(queues: list[dict[str, Any]]) -> list[str]:
     return [each["queue"] for each in queues]
-
-
-def assert_documented(report: dict[str, Any]) -> None:
-    documented = CLI_DOCS.read_text()
-    assert [name for name in report if f"`{name}`" not in documented] == []
 
 
 def test_a_node_reflects_its_services(cluster: LocalCluster) -> None:
