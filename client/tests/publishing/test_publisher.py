@@ -391,6 +391,26 @@ def test_a_blocked_message_that_runs_out_of_time_says_why(run: Run) -> None:
     run(test)
 
 
+def test_a_publisher_that_an_alarm_holds_does_not_wait_for_its_streams_end(run: Run) -> None:
+    """The node reads nothing behind the batch that it holds, so it wouldn't answer a goodbye."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            node.faults.blocked = [[broker.BLOCK_REASON_DISK]]
+            node.faults.confirm_delay_s = 60.0
+            loop = asyncio.get_running_loop()
+            publisher = client.publisher("q")
+            await publisher.open()
+            with pytest.raises(ringmq.OutcomeUnknownError, match=r"queue 'q': .*blocked: disk"):
+                await publisher.publish(b"x", deadline_s=0.3)
+            began = loop.time()
+            await publisher.close(flush=False)
+            assert loop.time() - began < leeway(0.5)
+
+    run(test)
+
+
 def test_who_finds_no_room_has_an_error_of_its_own(run: Run) -> None:
     """The publisher's would gather the frames of all callers, and their bodies. And that of a
     message which is out says nothing of one that was never sent."""

@@ -51,6 +51,7 @@ from ringmq_base.timer import Timer
 log = logging.getLogger(__name__)
 
 PRODUCER_ID_BYTES = 16
+ALARMS = frozenset((BlockReason.MEMORY, BlockReason.DISK))
 
 
 class Publisher:
@@ -95,7 +96,7 @@ class Publisher:
         self.exchange = exchange
         #: The name of either.
         self.target = queue if exchange is None else exchange
-        self._what = f"queue {queue!r}" if exchange is None else f"exchange {exchange!r}"
+        self._what = _said(queue, exchange)
         self.deadline_s = deadline_s
         self._core: Core = PublisherCore(
             window_messages=window_messages,
@@ -171,9 +172,12 @@ class Publisher:
         finally:
             # Also if the flush failed or was cancelled: the task and its stream must not outlive
             # the publisher.
+            # A node reads nothing behind a batch that it holds, and an alarm may last for days: no
+            # goodbye would be heard.
+            is_held = not ALARMS.isdisjoint(self._blocked_by)
             if self._lifetime.close():
                 self._fail_everything(self._lifetime.reason)
-                await self._lifetime.end(self._keeper)
+                await self._lifetime.end(self._keeper, at_once=is_held)
                 self._on_close(self)
 
     # --- publishing ---
@@ -398,9 +402,7 @@ class Publisher:
         self._core.blocked = None
         if reasons:
             why = ", ".join(reason.text for reason in reasons)
-            self._core.blocked = UnavailableError(
-                f"queue {self.queue!r}: publishers are blocked: {why}"
-            )
+            self._core.blocked = UnavailableError(f"{self._what}: publishers are blocked: {why}")
         try:
             if reasons and self._on_blocked is not None:
                 self._on_blocked(reasons)
@@ -408,7 +410,7 @@ class Publisher:
                 self._on_unblocked()
         except Exception:
             # The user's own: the stream has nothing to do with it.
-            log.exception("publisher of queue %r: a callback has failed", self.queue)
+            log.exception("publisher of %s: a callback has failed", self._what)
 
     def _settle(self) -> None:
         """Tells the callers of ended tickets, and those that wait for room."""
@@ -445,6 +447,12 @@ class Publisher:
 
 def _no_body(kind: type) -> WrongTypeError:
     return WrongTypeError(f"a body is bytes, not {kind.__name__}", metadata={"field": "body"})
+
+
+def _said(queue: str, exchange: str | None) -> str:
+    if exchange is None:
+        return f"queue {queue!r}"
+    return f"exchange {exchange!r}" if exchange else "the default exchange"
 
 
 def _error_of(ticket: Ticket[Future, common.Properties], error: RingMQError) -> RingMQError:

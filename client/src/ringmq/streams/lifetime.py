@@ -119,10 +119,10 @@ class Lifetime:
         self.not_opened(self.reason)
         return True
 
-    async def end(self, keeper: Keeper[Request, Response]) -> None:
-        """Waits until the stream has ended, and cancels it if that takes too long."""
+    async def end(self, keeper: Keeper[Request, Response], *, at_once: bool = False) -> None:
+        """Waits until the stream has ended, and cancels it if that takes too long, or `at_once`."""
         keeper.stop()
-        _, late = await asyncio.wait(self._tasks, timeout=CLOSE_S)
+        _, late = await asyncio.wait(self._tasks, timeout=0.0 if at_once else CLOSE_S)
         for task in late:
             task.cancel()
         if late:

@@ -34,10 +34,6 @@ def _say_blocked(reasons: tuple[BlockReason, ...]) -> None:
     click.echo(f"blocked: {', '.join(reason.text for reason in reasons)}", err=True)
 
 
-def _say_unblocked() -> None:
-    click.echo("not blocked any more", err=True)
-
-
 class _Sending:
     """Publishes chunks in order, with at most `_CHUNKS_MAX` of them unconfirmed. All messages have
     the same `attributes`, by their names in `Publisher.publish_batch`."""
@@ -47,6 +43,13 @@ class _Sending:
         self._started = time.perf_counter()
         self.published = 0
         self.confirmed = 0
+        self._has_failed = False
+
+    def say_unblocked(self) -> None:
+        """Nothing once the command has given up: a stream that ends holds nobody either, and says
+        nothing of the alarm."""
+        if not self._has_failed:
+            click.echo("not blocked any more", err=True)
 
     async def send(
         self, publisher: Publisher, chunks: AsyncIterator[list[bytes]], total: int | None
@@ -64,11 +67,15 @@ class _Sending:
                 self.confirmed += len(bodies)
                 bar.update(shown, completed=self.confirmed)
 
-            async with asyncio.TaskGroup() as group:
-                async for bodies in chunks:
-                    await places.acquire()
-                    self.published += len(bodies)
-                    group.create_task(one(bodies))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    async for bodies in chunks:
+                        await places.acquire()
+                        self.published += len(bodies)
+                        group.create_task(one(bodies))
+            except BaseException:
+                self._has_failed = True
+                raise
 
     def report(self, queue: str, exchange: str | None) -> dict[str, Any]:
         seconds = time.perf_counter() - self._started
@@ -161,7 +168,7 @@ def publish(
             exchange=exchange,
             window_messages=window,
             on_blocked=_say_blocked,
-            on_unblocked=_say_unblocked,
+            on_unblocked=sending.say_unblocked,
         ) as publisher:
             if count is not None:
                 size = SIZE_BYTES if size_bytes is None else size_bytes
