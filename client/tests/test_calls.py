@@ -170,3 +170,15 @@ def test_a_connection_for_exclusive_queues_is_had_within_the_deadline(run: Run) 
                 await asyncio.wait_for(asked, leeway(5))
 
     run(test)
+
+
+def test_an_unbind_whose_first_answer_was_lost_is_done(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.topology.bind("x", "q")
+            node.faults.fail = [common.REASON_TIMEOUT]
+            assert await client.topology.unbind("x", "q")
+            assert not node.bound
+            assert not await client.topology.unbind("x", "q")
+
+    run(test)

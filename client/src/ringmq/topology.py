@@ -185,7 +185,8 @@ class TopologyCalls:
         vhost: str = "",
         deadline_s: float | None = None,
     ) -> bool:
-        """Returns whether there was such a binding, as the last attempt saw it."""
+        """Returns whether there was such a binding; or perhaps was, if an attempt's answer was
+        lost."""
         binding = Binding(
             source,
             destination,
@@ -195,9 +196,14 @@ class TopologyCalls:
             self._vhost(vhost),
         )
         request = wire.UnbindRequest(binding=binding.to_wire())
+        attempts = 0
 
         async def attempt(node: NodeChannel, timeout_s: float) -> bool:
-            return (await node.broker.Unbind(request, timeout=timeout_s)).removed
+            nonlocal attempts
+            attempts += 1
+            removed = (await node.broker.Unbind(request, timeout=timeout_s)).removed
+            # An attempt before this one may have removed it, and its answer was lost.
+            return removed or attempts > 1
 
         return await self._nodes.call(attempt, deadline_s=deadline_s, changes=True)
 

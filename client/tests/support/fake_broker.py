@@ -99,6 +99,8 @@ class FakeNode(BrokerServicer, AdminServicer):
         self.ended_producers: list[bytes] = []
         self.settles: list[broker.Settle] = []
         self.policies: dict[str, admin.Policy] = {}
+        # Whether there is a binding.
+        self.bound = False
         # Drained and evacuated, by node.
         self.standings = {"a": (False, False)}
         self._streams: set[asyncio.Task[None]] = set()
@@ -289,10 +291,13 @@ class FakeNode(BrokerServicer, AdminServicer):
         return topology.ListExchangesResponse()
 
     async def Bind(self, request: Any, context: Any) -> Any:
+        self.bound = True
         return topology.BindResponse(created=True)
 
     async def Unbind(self, request: Any, context: Any) -> Any:
-        return topology.UnbindResponse(removed=True)
+        removed, self.bound = self.bound, False
+        await self._check(context)
+        return topology.UnbindResponse(removed=removed)
 
     async def ListBindings(self, request: Any, context: Any) -> Any:
         return topology.ListBindingsResponse()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,38 @@ def test_exchanges_bindings_and_vhosts(run: Run, tmp_path: Path) -> None:
     run("definitions", "import", tmp_path / "none", code=1)
     run("vhost", "delete", "shop", "--force")
     run("queue", "delete", "bound", "--force")
+
+
+def test_a_listed_binding_can_be_pasted_into_remove(
+    run: Run, cluster: LocalCluster, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def told(*words: str, code: int = 0) -> tuple[str, str]:
+        assert invoke(["binding", *words]) == code
+        out, err = capsysbinary.readouterr()
+        return out.decode(), err.decode()
+
+    run("queue", "declare", "typed")
+    pair = ("amq.headers", "typed")
+    for arguments in (["-a", "n:=5"], ["-a", "n=5"], ["-a", "r=a b", "-a", "any"]):
+        told("add", *pair, *arguments)
+    rows = [row.split("\t") for row in told("list", "--source", "amq.headers")[0].splitlines()]
+    assert {row[-1] for row in rows[1:]} == {"n:=5", "n=5", "any 'r=a b'"}
+    # One that differs in a type is none that is there, as with all else that is deleted.
+    out, err = told("remove", *pair, "-a", "n:=5.0", code=1)
+    assert out == ""
+    assert err.startswith("ringmq: there is no binding from 'amq.headers' to queue 'typed'")
+    assert "-a n:=5.0" in err
+    assert not run("binding", "remove", *pair, "-a", "n:=true", code=1)["removed"]
+    for row in rows[1:]:
+        pasted = [word for each in shlex.split(row[-1]) for word in ("-a", each)]
+        assert told("remove", *pair, *pasted) == ("amq.headers -> typed: unbound\n", "")
+    assert run("binding", "list", "--source", "amq.headers") == []
+    with ringmq.connect_sync(cluster.seeds) as client:
+        client.topology.bind(*pair, arguments={"list": [1, b"hi"]})
+    assert run("binding", "list", "--source", "amq.headers")[0]["arguments"] == {
+        "list": [1, "6869"]
+    }
+    run("queue", "delete", "typed")
 
 
 def test_a_transient_queue_writes_no_journal(run: Run) -> None:

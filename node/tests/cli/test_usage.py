@@ -51,6 +51,8 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["nonsense"], "No such command"),
         (["exchange", "declare", "x", "--type", "x-random"], "is not one of 'direct', 'fanout'"),
         (["binding", "add", "x", "q", "-a", "=v"], "'=v' is not NAME=VALUE, NAME:=JSON or NAME"),
+        (["binding", "add", "x", "q", "-a", "n:=x"], "n: 'x' is no JSON"),
+        (["binding", "add", "x", "q", "-a", f"n={NOT_UTF8}"], "isn't UTF-8"),
         (["binding", "add", "x"], "Missing argument 'DESTINATION'"),
         (["vhost", "create"], "Missing argument 'NAME'"),
         (["definitions", "import"], "Missing argument 'FILE'"),
@@ -163,3 +165,9 @@ def test_a_short_command_does_not_import_the_node() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert ended.stderr == "[]\n"
+
+
+def test_the_help_of_bindings_says_how_to_write_a_type(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("add", "remove"):
+        assert invoke(["binding", verb, "--help"]) == 0
+        assert "NAME=TEXT|NAME:=JSON|NAME" in capsys.readouterr().out

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 
 from ringmq import Binding, Exchange, ExchangeType
-from ringmq.model.fields import HeaderValue, OtherValue, shown_field
+from ringmq.model.fields import HeaderValue
+from ringmq_node.cli.errors import EXIT_FAILED
+from ringmq_node.cli.fields import FieldType, field_text, fields_json
 from ringmq_node.cli.options import Target, client_options
-from ringmq_node.cli.output import emit_json, emit_table
+from ringmq_node.cli.output import emit_json, emit_table, fail
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,12 +39,8 @@ def binding_json(binding: Binding) -> dict[str, Any]:
         "destination": binding.destination,
         "to_exchange": binding.to_exchange,
         "routing_key": binding.routing_key,
-        "arguments": {name: _as_json(value) for name, value in binding.arguments.items()},
+        "arguments": fields_json(binding.arguments),
     }
-
-
-def _as_json(value: HeaderValue) -> Any:
-    return shown_field(value) if isinstance(value, bytes | datetime | OtherValue) else value
 
 
 def _yes(value: bool) -> str:
@@ -139,26 +135,13 @@ def list_exchanges(target: Target) -> None:
 # --- bindings ---
 
 
-class ArgumentType(click.ParamType[tuple[str, HeaderValue]]):
-    """`NAME=VALUE`, a text; `NAME:=JSON`, such as a number or true; or `NAME` for any value."""
+def _shown(binding: Binding) -> str:
+    """Its arguments, as `--argument` takes them."""
+    return " ".join(field_text(*each) for each in sorted(binding.arguments.items(), key=_name))
 
-    name = "name=value"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, HeaderValue]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = str(value).partition("=")
-        typed = name.removesuffix(":")
-        if not typed:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE, NAME:=JSON or NAME", ctx, param)
-        if typed == name or not equals:
-            return name, text if equals else None
-        try:
-            return typed, json.loads(text)
-        except ValueError as error:
-            raise click.BadParameter(f"{text!r} is no JSON: {error}", ctx, param) from error
+def _name(argument: tuple[str, HeaderValue]) -> str:
+    return argument[0]
 
 
 def binding_options(command: F) -> F:
@@ -169,9 +152,10 @@ def binding_options(command: F) -> F:
             "--argument",
             "-a",
             "arguments",
-            type=ArgumentType(),
+            type=FieldType(),
             multiple=True,
-            help="A header that messages must have, or x-match=all|any|all-with-x|any-with-x.",
+            help="A header that messages must have: with a text, with a number or another value of "
+            "JSON (n:=5), or with any value; or x-match=all|any|all-with-x|any-with-x. Repeatable.",
         ),
         click.argument("routing_key", default=""),
         click.argument("destination"),
@@ -224,8 +208,11 @@ def remove(
     arguments: tuple[tuple[str, HeaderValue], ...],
     to_exchange: bool,
     target: Target,
-) -> None:
-    """Remove the binding of DESTINATION to the exchange SOURCE with ROUTING_KEY."""
+) -> int:
+    """Remove the binding of DESTINATION to the exchange SOURCE with ROUTING_KEY.
+
+    Arguments are those of the binding, with their types, as `binding list` shows them.
+    """
     wanted = Binding(source, destination, routing_key, dict(arguments), to_exchange, target.vhost)
     removed = target.run(
         lambda client: client.topology.unbind(
@@ -238,8 +225,17 @@ def remove(
     )
     if target.as_json:
         emit_json(binding_json(wanted) | {"removed": removed})
-    else:
-        click.echo(f"{source} -> {destination}: {'unbound' if removed else 'was not bound so'}")
+    elif removed:
+        click.echo(f"{source} -> {destination}: unbound")
+    if removed:
+        return 0
+    said = "".join(f" -a {field_text(name, value)}" for name, value in arguments)
+    fail(
+        f"there is no binding from {source!r} to {'exchange' if to_exchange else 'queue'} "
+        f"{destination!r} with routing key {routing_key!r}{said and ' and' + said}; "
+        "`ringmq binding list` shows those there are"
+    )
+    return EXIT_FAILED
 
 
 @binding.command("list")
@@ -262,10 +258,7 @@ def list_bindings(source: str, destination: str, target: Target) -> None:
                 each.destination,
                 "exchange" if each.to_exchange else "queue",
                 each.routing_key,
-                " ".join(
-                    name if value is None else f"{name}={shown_field(value)}"
-                    for name, value in each.arguments.items()
-                ),
+                _shown(each),
             )
             for each in found
         ),
