@@ -22,6 +22,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from node.tests.cli.json_commands import Run, assert_documented, run_json
 
 import ringmq
+from ringmq.model.fields import fields_to_wire
+from ringmq.v1.common_pb2 import Properties
 from ringmq_node.cli.app import invoke
 from ringmq_node.cli.cluster.local import LocalCluster
 from ringmq_node.model.names import join_name
@@ -307,7 +309,7 @@ def test_lines_go_in_and_come_out(run: Run, tmp_path: Path) -> None:
     assert [each["body"] for each in looked] == ["one", ""]
     taken = run("consume", "lines", "--count", 3)
     said = {"position": 0, "redelivered": True, "delivery_count": 1, "body": "one"}
-    assert taken[0] == said
+    assert taken[0] == said | {"exchange": "", "routing_key": "lines"}
     assert taken[2]["body_base64"] == "dGhyZWUg/w=="
     last = run("consume", "lines")
     assert (last["position"], last["body"]) == (3, "four")
@@ -527,9 +529,21 @@ def test_messages_that_were_set_aside_go_back_to_their_queue_of_a_vhost(
     with closing(FileDisk()) as disk:
         writer = SetAsideWriter(disk, tmp_path, info)
         writer.begin()
-        writer.add([queue_run.Run(100, Block.of([b"a"], []), transient=False, redelivered=False)])
+        told = Properties(message_id="m", headers=fields_to_wire({"h": b"hi"}))
+        block = Block.of([b"a"], [told.SerializeToString()])
+        writer.add([queue_run.Run(100, block, transient=False, redelivered=False)])
         writer.finish(missing=0)
     (listed,) = run("set-aside", "list", tmp_path)["set_aside"]
+    exported = run("set-aside", "export", tmp_path, listed["name"])
+    assert exported == {
+        "position": 100,
+        "transient": False,
+        "exchange": "",
+        "routing_key": "q",
+        "headers": {"h": "6869"},
+        "properties": {"message_id": "m"},
+        "body_base64": "YQ==",
+    }
     report = run("set-aside", "publish", tmp_path, listed["name"])
     assert report == {"queue": "q", "published": 1, "enqueued_before": 0}
     assert run("consume", "q", "--vhost", "aside")["body"] == "a"

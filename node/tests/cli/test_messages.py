@@ -6,13 +6,115 @@ import time
 from pathlib import Path
 
 import pytest
+from node.tests.cli.json_commands import Run, assert_documented
 from waiting import leeway
 
+import ringmq
 from ringmq_node.cli.app import invoke
 from ringmq_node.cli.cluster.local import LocalCluster
 from ringmq_node.cli.options import run as run_on_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+PROPERTIES = {
+    "message_id": "m1",
+    "correlation_id": "c1",
+    "reply_to": "answers",
+    "content_type": "application/json",
+    "content_encoding": "gzip",
+    "type": "order",
+    "user_id": "u1",
+    "app_id": "a1",
+    "cluster_id": "k1",
+    "timestamp_ms": 1_764_300_000_123,
+}
+HEADERS = {"region": "eu", "n": 5, "share": 0.5, "list": [1, "1"], "void": None}
+
+
+def test_what_is_said_of_a_message_is_published_and_printed(run: Run, tmp_path: Path) -> None:
+    run("queue", "declare", "told")
+    run("binding", "add", "amq.headers", "told", "-a", "n:=5")
+    options: list[object] = []
+    for name, value in PROPERTIES.items():
+        options += ["--" + name.replace("_", "-"), value]
+    for header in ("region=eu", "n:=5", "share:=0.5", 'list:=[1,"1"]', "void"):
+        options += ["--header", header]
+    options += ["--priority", 7, "--ttl-ms", 600_000, "--cc", "second"]
+    lines = tmp_path / "lines"
+    lines.write_text("one\ntwo\n")
+    exchange = ("--exchange", "amq.headers", "--routing-key", "k", "--mandatory")
+    assert run("publish", *exchange, *options, "--file", lines)["confirmed"] == 2
+    expected = {
+        "exchange": "amq.headers",
+        "routing_key": "k",
+        "cc": ["second"],
+        "priority": 7,
+        "expiration_ms": 600_000,
+        "headers": HEADERS,
+        "properties": PROPERTIES,
+    }
+    for verb in (["browse"], ["consume", "--requeue"], ["consume"]):
+        first, second = run(*verb, "told")
+        assert (first["body"], second["body"]) == ("one", "two")
+        for row in (first, second):
+            assert row == row | expected
+            assert "deaths" not in row
+            assert_documented(row)
+            assert_documented(row["properties"])
+    run("queue", "delete", "told")
+
+
+def test_a_message_of_which_nothing_is_said_has_no_keys_for_it(run: Run) -> None:
+    run("queue", "declare", "bare")
+    run("publish", "bare", "--count", 1, "--size", 1)
+    said = {"position", "redelivered", "exchange", "routing_key", "body"}
+    browsed = run("browse", "bare")
+    assert {*browsed} == said | {"persistent", "body_size"}
+    consumed = run("consume", "bare")
+    assert {*consumed} == said | {"delivery_count"}
+    # As of the default exchange.
+    assert (consumed["exchange"], consumed["routing_key"]) == ("", "bare")
+    run("queue", "delete", "bare")
+
+
+def test_a_dead_letter_tells_its_deaths(run: Run) -> None:
+    run("queue", "declare", "dead")
+    letters = ("--dead-letter-exchange", "", "--dead-letter-routing-key", "dead")
+    run("queue", "declare", "dying", *letters)
+    run("publish", "dying", "--count", 1, "--ttl-ms", 0)
+    letter = run("consume", "dead", "--follow", "--count", 1)
+    (death,) = letter["deaths"]
+    assert death == {
+        "reason": "expired",
+        "queue": "dying",
+        "count": 1,
+        "time_ms": death["time_ms"],
+        "exchange": "",
+        "routing_keys": ["dying"],
+        "original_expiration_ms": 0,
+    }
+    assert death["time_ms"] > 1_700_000_000_000
+    assert (letter["exchange"], letter["routing_key"]) == ("", "dead")
+    assert_documented(letter)
+    assert_documented(death)
+    for queue in ("dead", "dying"):
+        run("queue", "delete", queue)
+
+
+def test_values_that_json_has_not_are_printed_as_texts(run: Run, cluster: LocalCluster) -> None:
+    run("queue", "declare", "foreign")
+    headers: dict[str, ringmq.HeaderValue] = {"data": b"\xff", "nested": [b"hi"]}
+    foreign = ringmq.Properties(headers=headers, format="amqp-1.0", foreign=b"\xff")
+    with (
+        ringmq.connect_sync(cluster.seeds) as client,
+        client.publisher("foreign") as publisher,
+    ):
+        publisher.publish(b"x", foreign)
+    row = run("consume", "foreign")
+    assert row["headers"] == {"data": "ff", "nested": ["6869"]}
+    assert row["properties"] == {"format": "amqp-1.0", "foreign_base64": "/w=="}
+    assert_documented(row["properties"])
+    run("queue", "delete", "foreign")
 
 
 def test_a_publish_that_an_alarm_holds_ends_with_its_time_and_the_truth(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from typing import Any
 
 import click
 
 from ringmq import BrowsedBatch, BrowseSource, Client
+from ringmq_node.cli.messages.properties import message_json
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_json
 
@@ -83,10 +83,6 @@ def _show_json(batch: BrowsedBatch) -> None:
             "persistent": persistent,
             "body_size": size,
         }
-        try:
-            row["body"] = message.body.decode()
-        except UnicodeDecodeError:
-            row["body_base64"] = base64.b64encode(message.body).decode()
-        emit_json(row)
+        emit_json(row | message_json(message))
     for low, high in batch.damaged:
         emit_json({"damaged": [low, high]})

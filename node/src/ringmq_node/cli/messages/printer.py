@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from typing import Any
 
 from ringmq import Batch
+from ringmq_node.cli.messages.properties import message_json
 from ringmq_node.cli.output import emit_json
 
 
@@ -31,8 +31,4 @@ class Printer:
                 "redelivered": message.redelivered,
                 "delivery_count": message.delivery_count,
             }
-            try:
-                row["body"] = message.body.decode()
-            except UnicodeDecodeError:
-                row["body_base64"] = base64.b64encode(message.body).decode()
-            emit_json(row)
+            emit_json(row | message_json(message))

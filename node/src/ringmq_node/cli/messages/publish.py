@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
-from ringmq import BlockReason, Client, Publisher
+from ringmq import BlockReason, Client, Properties, Publisher
 from ringmq_node.cli.load.bodies import filler
 from ringmq_node.cli.messages.lines import read_lines
+from ringmq_node.cli.messages.properties import property_options
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_report, progress_bar
 
@@ -131,6 +132,7 @@ class _Sending:
     type=click.IntRange(0),
     help="Milliseconds until a message that waits in a queue expires.  [default: the queue's]",
 )
+@property_options
 @client_options
 def publish(
     queue: str,
@@ -146,6 +148,7 @@ def publish(
     transient: bool,
     priority: int,
     ttl_ms: int | None,
+    properties: Properties | None,
     target: Target,
 ) -> None:
     """Publish lines to QUEUE, each one a message, and wait for the confirms."""
@@ -158,6 +161,7 @@ def publish(
     if count is not None and path is not None:
         raise click.UsageError("--count and --file exclude each other")
     attributes: dict[str, Any] = {"transient": transient, "priority": priority, "ttl_ms": ttl_ms}
+    attributes["properties"] = properties
     if exchange is not None:
         attributes |= {"routing_key": routing_key, "cc": cc, "bcc": bcc, "mandatory": mandatory}
     sending = _Sending(attributes)

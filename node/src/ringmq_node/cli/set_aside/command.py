@@ -19,6 +19,7 @@ import click
 
 from ringmq import Client, Properties
 from ringmq.v1 import common_pb2 as common
+from ringmq_node.cli.messages.properties import properties_json
 from ringmq_node.cli.options import Target, client_options, json_option
 from ringmq_node.cli.output import emit_json, emit_report, emit_table, time_text
 from ringmq_node.model.names import shown, split_name
@@ -148,6 +149,7 @@ def export(directory: Path, name: str, as_json: bool) -> None:
     faults: list[CorruptionReport] = []
     with _reading() as disk:
         path, file = _found(disk, directory, name)
+        _, queue = split_name(file.info.queue)
         for message in _messages(disk, path, file.file_bytes, faults):
             if not as_json:
                 out.write(message.body + b"\n")
@@ -155,17 +157,16 @@ def export(directory: Path, name: str, as_json: bool) -> None:
             row: dict[str, Any] = {
                 "position": message.position,
                 "transient": message.transient,
+                **properties_json(_properties(message, queue)),
                 "body_base64": base64.b64encode(message.body).decode(),
             }
-            if message.properties:
-                row["properties"] = asdict(_properties(message))
             emit_json(row)
         out.flush()
     _judge(name, faults)
 
 
-def _properties(message: _Message) -> Properties:
-    return Properties.from_wire(common.Properties.FromString(message.properties))
+def _properties(message: _Message, queue: str = "") -> Properties:
+    return Properties.from_wire(common.Properties.FromString(message.properties), queue)
 
 
 def _judge(name: str, faults: list[CorruptionReport]) -> None:
