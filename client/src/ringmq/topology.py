@@ -295,11 +295,25 @@ class TopologyCalls:
         return await self._nodes.call(attempt, deadline_s=deadline_s)
 
     async def import_definitions(
-        self, definitions: bytes, *, deadline_s: float | None = None
+        self,
+        definitions: bytes,
+        *,
+        vhost: str = "",
+        nodes: Mapping[str, str] | None = None,
+        deadline_s: float | None = None,
     ) -> ImportedDefinitions:
         """Declares what the document has, ours or one of RabbitMQ 3.x, and isn't there. What can't
-        be mapped or is refused is in the answer."""
-        request = request_of(wire.ImportDefinitionsRequest, definitions=definitions)
+        be mapped or is refused is in the answer.
+
+        Entries that name no vhost go to `vhost`. `nodes`: by the names that policies in the
+        document have for them (`rabbit@a`), the nodes here that are meant.
+        """
+        request = request_of(
+            wire.ImportDefinitionsRequest,
+            definitions=definitions,
+            vhost=self._vhost(vhost),
+            nodes=dict(nodes or {}),
+        )
         wanted_s = self._nodes.deadline_s if deadline_s is None else deadline_s
 
         async def attempt(node: NodeChannel, timeout_s: float) -> ImportedDefinitions:

@@ -211,7 +211,20 @@ def test_exchanges_bindings_and_vhosts(run: Run, tmp_path: Path) -> None:
     assert {each["vhost"] for each in run("vhost", "list")} == {"/", "shop"}
     file.write_text('{"queues": [{"name": "q", "vhost": "' + "v" * 81 + '"}], "users": [1]}')
     done = run("definitions", "import", file, code=1)
-    assert [len(done[each]) for each in ("unmapped", "failed")] == [1, 2]
+    assert [len(done[each]) for each in ("unmapped", "failed")] == [1, 1]
+    file.write_text(
+        '{"queues": [{"name": "in-shop"}], "policies": [{"name": "moved", "pattern": "^in-shop",'
+        ' "definition": {"ha-mode": "nodes", "ha-params": ["rabbit@old"]}}]}'
+    )
+    shop = ("--vhost", "shop")
+    done = run("definitions", "import", file, *shop, code=1)
+    assert (done["created"], len(done["failed"])) == (1, 1)
+    assert "--node rabbit@old=NODE" in done["failed"][0]
+    run("definitions", "import", file, *shop, "--node", "rabbit@old=nobody", code=2)
+    done = run("definitions", "import", file, *shop, "--node", "rabbit@old=node1")
+    assert (done["created"], done["existing"]) == (1, 1)
+    assert names_of(run("queue", "list", *shop)) == ["bound", "in-shop"]
+    assert run("policy", "list", *shop)[0]["mirrors"]["nodes"] == ["node1"]
     file.write_text("[")
     run("definitions", "import", file, code=2)
     run("definitions", "import", tmp_path / "none", code=1)

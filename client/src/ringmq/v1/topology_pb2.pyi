@@ -534,15 +534,42 @@ Global___ExportDefinitionsResponse: typing_extensions.TypeAlias = ExportDefiniti
 class ImportDefinitionsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class NodesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     DEFINITIONS_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
+    NODES_FIELD_NUMBER: builtins.int
     definitions: builtins.bytes
     """Ours or RabbitMQ's (3.x), at most 16 MiB."""
+    vhost: builtins.str
+    """Of entries that name no vhost, as in RabbitMQ's export of one. Empty: "/"."""
+    @property
+    def nodes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """By their names in the document, the nodes here that policies mean."""
+
     def __init__(
         self,
         *,
         definitions: builtins.bytes = ...,
+        vhost: builtins.str = ...,
+        nodes: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["definitions", b"definitions"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["definitions", b"definitions", "nodes", b"nodes", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ImportDefinitionsRequest: typing_extensions.TypeAlias = ImportDefinitionsRequest

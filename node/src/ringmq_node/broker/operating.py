@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -72,6 +72,14 @@ class Operating:
         self._gate = gate
         self._topology = topology
 
+    @property
+    def nodes(self) -> Collection[str]:
+        """Of the cluster, those that are down included."""
+        return self._settings.nodes
+
+    def unknown_nodes(self, named: Iterable[str]) -> list[str]:
+        return [node for node in named if node not in self.nodes]
+
     # --- policies; the vhost "" is "/" ---
 
     def policies(self) -> list[Policy]:
@@ -87,9 +95,7 @@ class Operating:
         self._gate.check()
         mirrors = policy.definition.mirrors
         # A name that is mistyped would move the queues away from where they are.
-        unknown = [
-            node for node in (mirrors and mirrors.nodes) or () if node not in self._settings.nodes
-        ]
+        unknown = self.unknown_nodes((mirrors and mirrors.nodes) or ())
         if unknown:
             raise bad_request(
                 f"mirrors: there is no node {unknown[0]!r}; the cluster has "

@@ -16,6 +16,7 @@ from ringmq_node.broker.definitions.document import (
     read_definitions,
     write_definitions,
 )
+from ringmq_node.broker.definitions.node_names import NodeNames
 from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
 from ringmq_node.model.fields import FieldValue, field_of, fields_of, text
 from ringmq_node.model.names import join_name
@@ -415,3 +416,82 @@ def test_half_a_surrogate_pair_refuses_the_document(kind: str) -> None:
         read_definitions({kind: [{"name": "bad\ud800", "type": "fanout"}]})
     assert caught.value.metadata == {"field": f"{kind}[0].name"}
     str(caught.value).encode()
+
+
+# RabbitMQ's export of one vhost names it nowhere.
+ONE_VHOST: dict[str, Any] = {
+    "original_vhost_name": "/",
+    "exchanges": [{"name": "x", "type": "fanout", "arguments": {"alternate-exchange": "y"}}],
+    "queues": [{"name": "q"}, {"name": "own", "vhost": "other"}],
+    "bindings": [{"source": "x", "destination": "q"}],
+    "policies": [{"name": "p", "pattern": ".*", "definition": {"max-length": 1}}],
+    "parameters": [
+        {
+            "component": "operator_policy",
+            "name": "o",
+            "value": {"pattern": ".*", "definition": {"max-length": 2}},
+        },
+        {"component": "shovel", "name": "s", "value": {}},
+    ],
+}
+
+
+def test_entries_without_a_vhost_are_of_the_one_that_is_given() -> None:
+    found = read_definitions(ONE_VHOST, vhost="shop")
+    x = join_name("shop", "x")
+    assert found.exchanges == {
+        x: ExchangeArguments(ExchangeKind.FANOUT, alternate=join_name("shop", "y"))
+    }
+    assert [*(found.queues or ())] == [join_name("shop", "q"), join_name("other", "own")]
+    assert [(each.source, each.destination) for each in found.bindings] == [
+        (x, join_name("shop", "q"))
+    ]
+    assert [(each.name, each.vhost) for each in found.policies] == [("p", "shop"), ("o", "shop")]
+    assert found.unmapped == (
+        "parameter 's' of component 'shovel' in vhost 'shop': is not kept here",
+    )
+    # Only those that the document lists: the others are to be there.
+    assert found.vhosts == ()
+
+
+def mirrored(*nodes: str) -> dict[str, Any]:
+    return {
+        "name": "p",
+        "pattern": "x",
+        "definition": {"ha-mode": "nodes", "ha-params": [*nodes]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "nodes", "expected"),
+    [
+        ({}, ["rabbit@n1", "rabbit@prod-1"], ("n1", "rabbit@prod-1")),
+        ({"rabbit@prod-1": "n2"}, ["rabbit@n1", "rabbit@prod-1"], ("n1", "n2")),
+        ({"prod-1": "n2"}, ["rabbit@prod-1"], ("n2",)),
+        # Two nodes on one host, the whole name before the host's; and two that become one.
+        ({"r2@host": "n2", "host": "n1"}, ["r1@host", "r2@host"], ("n1", "n2")),
+        ({"r1@host": "n1", "r2@host": "n1"}, ["r1@host", "r2@host", "r@n2"], ("n1", "n2")),
+        # A node that is called as one of ours, and is another.
+        ({"rabbit@n1": "n2", "rabbit@n2": "n1"}, ["rabbit@n1"], ("n2",)),
+    ],
+)
+def test_nodes_of_policies_are_those_that_they_are_said_to_be(
+    given: dict[str, str], nodes: list[str], expected: tuple[str, ...]
+) -> None:
+    names = NodeNames(given, known=("n1", "n2"))
+    [policy] = read_definitions({"policies": [mirrored(*nodes)]}, nodes=names).policies
+    assert policy.definition.mirrors == Mirrors(nodes=expected)
+
+
+def test_nodes_in_policies_of_ours_are_mapped_too() -> None:
+    policy = Policy("p", "x", 0, PolicyDefinition(Mirrors(count=1, nodes=("a", "b"))))
+    document = write_definitions(Definitions(policies=(policy,)), "1")
+    names = NodeNames({"a": "n1", "b": "n2"}, known=("n1", "n2"))
+    [found] = read_definitions(document, nodes=names).policies
+    assert found.definition.mirrors == Mirrors(count=1, nodes=("n1", "n2"))
+
+
+def test_a_mapping_of_a_node_that_no_policy_names_is_listed() -> None:
+    names = NodeNames({"rabbit@a": "n1", "rabbit@typo": "n2"}, known=("n1", "n2"))
+    found = read_definitions({"policies": [mirrored("rabbit@a")]}, nodes=names)
+    assert found.unmapped == ("node 'rabbit@typo': no policy of the document names it",)

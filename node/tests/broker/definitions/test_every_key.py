@@ -407,7 +407,6 @@ def parameter(**value: Any) -> dict[str, Any]:
 def test_an_operator_policy_of_rabbitmq_is_one_of_ours() -> None:
     keys = {"max-length": 3, "message-ttl": 5, "ha-sync-mode": "manual"}
     found = read_definitions({"parameters": [parameter(definition=keys)]})
-    assert found.vhosts == ("shop",)
     assert found.policies == (
         Policy(
             *("o", "^q", 4),

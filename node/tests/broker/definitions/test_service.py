@@ -117,3 +117,78 @@ def test_half_a_surrogate_pair_refuses_definitions_before_anything_is_declared(
         assert "ok" not in [each.exchange for each in await client.topology.exchanges()]
 
     with_node(tmp_path, work)
+
+
+def test_entries_without_a_vhost_go_to_the_caller_s(tmp_path: Path) -> None:
+    document = json.dumps({"queues": [{"name": "mine"}]}).encode()
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        with pytest.raises(ringmq.VhostNotFoundError, match="there is no vhost 'shop'"):
+            await client.topology.import_definitions(document, vhost="shop")
+        assert [each.vhost for each in await client.topology.vhosts()] == ["/"]
+        await client.topology.create_vhost("shop")
+        async with ringmq.connect(node.address, vhost="shop") as shop:
+            done = await shop.topology.import_definitions(document)
+            assert (done.created, done.unmapped, done.failed) == (1, (), ())
+            assert [each.queue for each in await shop.queues()] == ["mine"]
+        assert "mine" not in [each.queue for each in await client.queues()]
+        # A document may bring the vhost along.
+        whole = json.dumps({"vhosts": [{"name": "new"}], "queues": [{"name": "mine"}]}).encode()
+        done = await client.topology.import_definitions(whole, vhost="new")
+        assert (done.created, done.failed) == (2, ())
+
+    with_node(tmp_path, work)
+
+
+def test_entries_of_a_vhost_that_nobody_has_are_refused_in_one_line(tmp_path: Path) -> None:
+    document = {
+        "vhosts": [{"name": "/"}],
+        "exchanges": [{"name": "x", "vhost": "typo", "type": "fanout"}],
+        "queues": [{"name": each, "vhost": "typo"} for each in "abc"] + [{"name": "here"}],
+        "bindings": [{"source": "x", "destination": "a", "vhost": "typo"}],
+        "policies": [
+            {"name": "p", "vhost": "typo", "pattern": "x", "definition": {"max-length": 1}}
+        ],
+    }
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        done = await client.topology.import_definitions(json.dumps(document).encode())
+        assert done.created == 1
+        assert done.failed == (
+            "vhost 'typo': the document doesn't list it, and there is no vhost 'typo'; left out: "
+            "exchanges 1, queues 3, bindings 1, policies 1",
+        )
+        assert [each.vhost for each in await client.topology.vhosts()] == ["/"]
+        # One that is here need not be in the document.
+        await client.topology.create_vhost("typo")
+        done = await client.topology.import_definitions(json.dumps(document).encode())
+        assert (done.created, done.existing, done.failed) == (6, 1, ())
+
+    with_node(tmp_path, work)
+
+
+def test_a_policy_s_nodes_of_another_cluster_have_to_be_said(tmp_path: Path) -> None:
+    nodes = ["rabbit@prod-1", "rabbit@prod-2"]
+    definition = {"ha-mode": "nodes", "ha-params": nodes}
+    document = json.dumps(
+        {"policies": [{"name": "p", "pattern": "x", "definition": definition}]}
+    ).encode()
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        [own] = [each.node for each in (await client.cluster_status()).nodes]
+        done = await client.topology.import_definitions(document)
+        assert done.failed == (
+            "policy p: no node here is called rabbit@prod-1 or rabbit@prod-2; the cluster has "
+            f"{own}. Say which nodes these are: "
+            "--node rabbit@prod-1=NODE --node rabbit@prod-2=NODE",
+        )
+        with pytest.raises(ringmq.BadRequestError, match="there is no node 'nobody'") as caught:
+            await client.topology.import_definitions(document, nodes={"rabbit@prod-1": "nobody"})
+        assert caught.value.field == "nodes"
+        said = dict.fromkeys(nodes, own)
+        done = await client.topology.import_definitions(document, nodes=said)
+        assert (done.created, done.unmapped, done.failed) == (1, (), ())
+        [policy] = await client.operator.policies()
+        assert policy.mirrors == ringmq.Mirrors(nodes=(own,))
+
+    with_node(tmp_path, work)

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ringmq_node.broker.arguments import QueueArguments
+from ringmq_node.broker.definitions.node_names import NodeNames
 from ringmq_node.broker.definitions.notes import Notes, is_empty
 from ringmq_node.broker.definitions.policies import (
     OPERATOR_POLICY,
@@ -88,7 +89,8 @@ MIN_INSYNC = "x-ringmq-min-insync"
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """Names are internal ones; `exchanges` has none that is predeclared."""
+    """Names are internal ones; `exchanges` has none that is predeclared. `vhosts` are those that
+    the document lists; its entries may be of others."""
 
     vhosts: tuple[str, ...] = ()
     exchanges: Mapping[str, ExchangeArguments] | None = None
@@ -98,11 +100,15 @@ class Definitions:
     unmapped: tuple[str, ...] = ()
 
 
-def read_definitions(document: object) -> Definitions:
-    """Raises `BrokerError` for what is no such document."""
+def read_definitions(
+    document: object, *, vhost: str = DEFAULT_VHOST, nodes: NodeNames | None = None
+) -> Definitions:
+    """Raises `BrokerError` for what is no such document. `vhost` is that of entries which name
+    none, as in RabbitMQ's definitions of one vhost; `nodes` are those that policies name."""
     if not isinstance(document, dict):
         raise bad_request("definitions are a JSON object", field="definitions")
     notes = Notes()
+    nodes = nodes or NodeNames()
     for key in document:
         if key not in _LISTS and key not in _ABOUT and not is_empty(document[key]):
             notes.add(str(key), "is not kept here")
@@ -110,7 +116,7 @@ def read_definitions(document: object) -> Definitions:
     exchanges: dict[str, ExchangeArguments] = {}
     lost_exchanges: set[str] = set()
     lost_queues: set[str] = set()
-    for entry, at in _entries(document, "exchanges"):
+    for entry, at in _entries(document, "exchanges", vhost):
         name = _named(entry, "name", at)
         exchange = _exchange(entry, name, at, notes)
         if exchange is None:
@@ -119,7 +125,7 @@ def read_definitions(document: object) -> Definitions:
             exchanges[name] = exchange
     queues: dict[str, QueueArguments] = {}
     not_classic: list[str] = []
-    for entry, at in _entries(document, "queues"):
+    for entry, at in _entries(document, "queues", vhost):
         name = _named(entry, "name", at)
         queue = _queue(entry, name, notes)
         if queue is None:
@@ -130,21 +136,20 @@ def read_definitions(document: object) -> Definitions:
                 not_classic.append(name)
     bindings = [
         binding
-        for entry, at in _entries(document, "bindings")
+        for entry, at in _entries(document, "bindings", vhost)
         if (binding := _binding(entry, at, lost_exchanges, lost_queues, notes)) is not None
     ]
-    given = [*_entries(document, "policies"), *_operator_policies(document, notes)]
+    given = [*_entries(document, "policies", vhost), *_operator_policies(document, vhost, notes)]
     policies = [
         policy
         for entry, at in given
-        if (policy := policy_of(entry, at, notes, not_classic=not_classic)) is not None
+        if (policy := policy_of(entry, at, notes, nodes, not_classic=not_classic)) is not None
     ]
+    nodes.note_unused(notes)
     for entry, at in _entries(document, "global_parameters"):
         notes.add(f"global parameter {_text(entry, 'name', at)!r}", "is not kept here")
-    named = [split_name(name)[0] for name in (*exchanges, *queues)]
-    named += [policy.vhost for policy in policies]
     return Definitions(
-        tuple(dict.fromkeys([*vhosts, *named])),
+        tuple(dict.fromkeys(vhosts)),
         exchanges,
         queues,
         tuple(bindings),
@@ -153,15 +158,18 @@ def read_definitions(document: object) -> Definitions:
     )
 
 
-def _entries(document: dict[str, Any], key: str) -> Iterable[tuple[dict[str, Any], str]]:
-    """The entries of a list, and where each of them is."""
+def _entries(
+    document: dict[str, Any], key: str, vhost: str | None = None
+) -> Iterable[tuple[dict[str, Any], str]]:
+    """The entries of a list, and where each of them is; of `vhost` if they name none."""
+    unnamed = {} if vhost is None else {"vhost": vhost}
     entries = document.get(key, [])
     if not isinstance(entries, list):
         raise bad_request(f"{key} is no list", field=key)
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict):
             raise bad_request(f"{key}[{index}] is no object", field=key)
-        yield entry, f"{key}[{index}]"
+        yield unnamed | entry, f"{key}[{index}]"
 
 
 def _checked(entry: dict[str, Any], key: str, at: str, kind: type[T], default: T | None) -> T:
@@ -183,8 +191,8 @@ def _text(entry: dict[str, Any], key: str, at: str, default: str | None = None) 
 
 
 def _named(entry: dict[str, Any], key: str, at: str) -> str:
-    """An internal name. RabbitMQ's definitions of one vhost don't say of which."""
-    vhost, name = _text(entry, "vhost", at, DEFAULT_VHOST), _text(entry, key, at)
+    """An internal name."""
+    vhost, name = _text(entry, "vhost", at), _text(entry, key, at)
     if "\x1f" in vhost + name:
         raise bad_request(f"{at}.{key} has a control character", field=f"{at}.{key}")
     return join_name(vhost, name)
@@ -196,19 +204,19 @@ def _arguments(entry: dict[str, Any], at: str) -> dict[str, Any]:
 
 
 def _operator_policies(
-    document: dict[str, Any], notes: Notes
+    document: dict[str, Any], vhost: str, notes: Notes
 ) -> Iterable[tuple[dict[str, Any], str]]:
     """Those among RabbitMQ's parameters, as entries like other policies; other parameters are
     listed."""
-    for entry, at in _entries(document, "parameters"):
+    for entry, at in _entries(document, "parameters", vhost):
         component = _text(entry, "component", at)
-        vhost, name = _text(entry, "vhost", at, DEFAULT_VHOST), _text(entry, "name", at)
+        own, name = _text(entry, "vhost", at), _text(entry, "name", at)
         if component == OPERATOR_POLICY:
-            notes.unread(f"operator policy {_said(join_name(vhost, name))}", entry, _PARAMETER)
+            notes.unread(f"operator policy {_said(join_name(own, name))}", entry, _PARAMETER)
             value = _checked(entry, "value", at, dict, None)
-            yield value | {"vhost": vhost, "name": name, "component": component}, f"{at}.value"
+            yield value | {"vhost": own, "name": name, "component": component}, f"{at}.value"
         else:
-            where = f"parameter {name!r} of component {component!r} in vhost {vhost!r}"
+            where = f"parameter {name!r} of component {component!r} in vhost {own!r}"
             notes.add(where, "is not kept here")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from ringmq_node.broker.definitions.node_names import NodeNames
 from ringmq_node.broker.definitions.notes import Notes, is_empty
 from ringmq_node.model.names import DEFAULT_VHOST, shown
 from ringmq_node.model.policies import Mirrors, Policy, PolicyDefinition, PolicyError
@@ -69,15 +71,18 @@ def rules_of(
 
 
 def policy_of(
-    entry: dict[str, Any], at: str, notes: Notes, *, not_classic: Iterable[str] = ()
+    entry: dict[str, Any],
+    at: str,
+    notes: Notes,
+    nodes: NodeNames,
+    *,
+    not_classic: Iterable[str] = (),
 ) -> Policy | None:
     """Ours, or one of RabbitMQ's; None if nothing of it can be mapped. Raises `BrokerError` for
     what is no policy. `not_classic` are the document's queues of other types, which become ours."""
     name, definition = entry.get("name"), entry.get("definition")
     if type(name) is not str or type(definition) is not dict:
         raise bad_request(f"{at}: a policy has a name and a definition", field=at)
-    # RabbitMQ's definitions of one vhost don't say of which.
-    entry = {"vhost": DEFAULT_VHOST} | entry
     is_operator = entry.get("component") == OPERATOR_POLICY
     where = f"{'operator ' if is_operator else ''}policy {name!r}"
     if entry["vhost"] != DEFAULT_VHOST:
@@ -98,9 +103,9 @@ def policy_of(
         return None
     try:
         if "is_operator" in entry:
-            policy: Policy | None = Policy.from_json(entry)
+            policy: Policy | None = _here(Policy.from_json(entry), nodes)
         else:
-            policy = _of_rabbitmq(entry, definition, where, notes, is_operator=is_operator)
+            policy = _of_rabbitmq(entry, definition, where, notes, nodes, is_operator=is_operator)
     except (BrokerError, PolicyError, KeyError, TypeError) as error:
         notes.add(where, str(error))
         return None
@@ -114,14 +119,29 @@ def policy_of(
     return policy
 
 
+def _here(policy: Policy, nodes: NodeNames) -> Policy:
+    """One of ours, perhaps from another cluster."""
+    mirrors = policy.definition.mirrors
+    if mirrors is None or mirrors.nodes is None:
+        return policy
+    mirrors = replace(mirrors, nodes=nodes.here(mirrors.nodes))
+    return replace(policy, definition=replace(policy.definition, mirrors=mirrors))
+
+
 def _of_rabbitmq(
-    entry: dict[str, Any], keys: dict[str, Any], where: str, notes: Notes, *, is_operator: bool
+    entry: dict[str, Any],
+    keys: dict[str, Any],
+    where: str,
+    notes: Notes,
+    nodes: NodeNames,
+    *,
+    is_operator: bool,
 ) -> Policy | None:
     if is_operator:
         _note_weaker(keys, where, notes)
     rules = rules_of(keys, RULES, where, notes, declared=False)
     definition = PolicyDefinition(
-        mirrors=_mirrors(keys, where, notes),
+        mirrors=_mirrors(keys, where, notes, nodes),
         sync_mode=_sync_mode(keys, where, notes),
         master_locator=locator_of(keys, "", where, notes),
         mode=mode_of(keys.pop("queue-mode", None), "queue-mode", where, notes),
@@ -161,7 +181,7 @@ def _note_weaker(keys: dict[str, Any], where: str, notes: Notes) -> None:
             notes.add(where, f"{key} counts only where neither queue nor policy says one")
 
 
-def _mirrors(keys: dict[str, Any], where: str, notes: Notes) -> Mirrors | None:
+def _mirrors(keys: dict[str, Any], where: str, notes: Notes, nodes: NodeNames) -> Mirrors | None:
     mode, params = keys.pop("ha-mode", None), keys.pop("ha-params", None)
     match mode:
         case None if params is None:
@@ -178,8 +198,7 @@ def _mirrors(keys: dict[str, Any], where: str, notes: Notes) -> Mirrors | None:
                 notes.add(where, f"ha-params {params}: a ring has at most {REPLICAS_MAX} replicas")
             return Mirrors(count=min(params, REPLICAS_MAX))
         case "nodes" if type(params) is list and all(type(node) is str for node in params):
-            # RabbitMQ's are called rabbit@a.
-            return Mirrors(nodes=tuple(node.partition("@")[2] or node for node in params))
+            return Mirrors(nodes=nodes.here(params))
     notes.add(where, f"ha-mode {mode!r} with ha-params {params!r}")
     return None
 

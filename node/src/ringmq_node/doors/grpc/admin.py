@@ -160,7 +160,9 @@ class AdminService:
         async def declare(queue: str, arguments: QueueArguments) -> bool:
             return (await self._broker.declare(queue, arguments, caller)).created
 
-        imported = await self._broker.definitions.import_json(request.definitions, caller, declare)
+        imported = await self._broker.definitions.import_json(
+            request.definitions, caller, declare, vhost=request.vhost, nodes=dict(request.nodes)
+        )
         return topology.ImportDefinitionsResponse(
             created=imported.created,
             existing=imported.existing,
