@@ -54,6 +54,7 @@ WRONG: dict[str, list[object]] = {
     "Sequence[bytes]": [None, 5, "x", b"x"],
     "Iterable[bytes]": [None, 5, "x", b"x"],
     "tuple[str, ...] | None": ["ab", ["a"], (5,)],
+    "Mapping[str, str] | None": [[1], "x", {1: "a"}, {"a": 1}],
     "Mapping[str, HeaderValue]": [None, [1], {1: 1}],
     "Mapping[str, HeaderValue] | None": [[1], "x", {1: 1}],
     "QueueMode": [None, "lazy", common.QUEUE_MODE_LAZY],

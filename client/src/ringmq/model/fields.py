@@ -48,6 +48,10 @@ def _check_header(name: str, value: HeaderValue) -> None:
         field_to_wire(value)
     except WrongTypeError as error:
         raise WrongTypeError(f"header {name!r}: {error}", metadata={"field": "headers"}) from error
+    except UnicodeError as error:
+        raise BadRequestError(
+            f"header {name!r} is not UTF-8", metadata={"field": "headers"}
+        ) from error
     except (TypeError, ValueError, OverflowError) as error:
         raise BadRequestError(f"header {name!r}: {error}", metadata={"field": "headers"}) from error
 

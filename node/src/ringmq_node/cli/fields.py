@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+import ringmq
 from ringmq.model.fields import HeaderValue, OtherValue, fields_to_wire, shown_field
 
 FORMS = "NAME=TEXT|NAME:=JSON|NAME"
@@ -32,9 +33,9 @@ class FieldType(click.ParamType[tuple[str, HeaderValue]]):
         field = self._parsed(str(value), param, ctx)
         try:
             fields_to_wire(dict([field]))
-        except UnicodeEncodeError:
-            raise
-        except (TypeError, ValueError, RecursionError) as error:
+        except ringmq.BadRequestError as error:
+            raise click.BadParameter(str(error), ctx, param) from error
+        except RecursionError as error:
             raise click.BadParameter(f"{field[0]}: {error}", ctx, param) from error
         return field
 
