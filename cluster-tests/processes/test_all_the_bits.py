@@ -5,17 +5,19 @@ from the disk and put back, and the nodes are killed (A) or stopped (B)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from typing import Any
 
 from halves import MODES, Between, Case, Play, bodies_of, numbered, paged_out, take
 from nemesis import Cluster, scenario
 
 import ringmq
 
-# Of each kind. Half of the bodies are in the queue's index, half in the message store.
+# Of each kind. The first half of the bodies goes to the queue's index, the others to the message
+# store, as they are published apart: it is decided for each batch.
 COUNT = 400
-PERSISTENT = [body + bytes(5000 * (number % 2)) for number, body in enumerate(numbered(COUNT))]
+PERSISTENT = [body + bytes(5000 * (at >= COUNT // 2)) for at, body in enumerate(numbered(COUNT))]
 TRANSIENT = [b"transient " + body for body in PERSISTENT]
 
 
@@ -23,18 +25,15 @@ async def nothing() -> None: ...
 
 
 async def in_both_modes(
-    cluster: Cluster, client: ringmq.Client, story: Callable[[Case], Awaitable[None]]
+    cluster: Cluster, client: ringmq.Client, story: Callable[[Case], Coroutine[Any, Any, None]]
 ) -> None:
     """Each with a queue of its own, side by side."""
-
-    async def play(case: Case) -> None:
-        await story(case)
 
     async with asyncio.TaskGroup() as tasks:
         for mode in MODES:
             queue = mode.name.lower()
             case = Case(queue, cluster, client, nothing, Play(mode, Between.NOTHING))
-            tasks.create_task(play(case), name=queue)
+            tasks.create_task(story(case), name=queue)
 
 
 async def declare(cluster: Cluster, client: ringmq.Client) -> None:
@@ -45,7 +44,9 @@ async def declare(cluster: Cluster, client: ringmq.Client) -> None:
 
 async def publish(case: Case, *bodies: bytes, transient: bool = False) -> None:
     async with case.client.publisher(case.queue) as publisher:
-        await publisher.publish_batch(bodies, transient=transient)
+        for part in (bodies[: COUNT // 2], bodies[COUNT // 2 :]):
+            if part:
+                await publisher.publish_batch(part, transient=transient)
 
 
 async def page_out(case: Case) -> None:
