@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from dataclasses import replace
 
-from nemesis import Cluster, scenario
+from nemesis import Cluster, scenario, until
 
 import ringmq
-from ringmq import ExchangeType
+from ringmq import ApplyTo, ExchangeType
 
 QUEUES = ("europe", "urgent", "all", "unrouted")
 # Too long to be with the position in a queue's own files: it goes to the node's message store.
@@ -134,3 +136,92 @@ async def test_persistent_messages_that_were_routed_outlive_every_node(cluster: 
             await cluster.wait_synchronised(queue)
             assert (await client.get_messages(queue, 1000)).bodies == kept
             await cluster.wait_same_bodies(queue)
+
+
+SPARE = ringmq.Policy("spare", "^orders", apply_to=ApplyTo.EXCHANGES, alternate_exchange="others")
+ROUTED = ("orders", "orders.declared", "bills")
+
+
+async def declare_alternates(cluster: Cluster, client: ringmq.Client) -> None:
+    topology = client.topology
+    for queue in ("unrouted", "own"):
+        await cluster.declare(queue)
+        await cluster.wait_synchronised(queue)
+        if await cluster.master_of(queue) != cluster.nodes[0]:
+            await cluster.promote(queue, cluster.nodes[0])
+    for exchange, queue in {"others": "unrouted", "declared": "own"}.items():
+        await topology.declare_exchange(exchange, ExchangeType.FANOUT)
+        await topology.bind(exchange, queue)
+    for exchange in ROUTED:
+        alternate = "declared" if exchange == "orders.declared" else ""
+        await topology.declare_exchange(exchange, alternate_exchange=alternate)
+
+
+async def all_show(cluster: Cluster, alternate: str) -> None:
+    """Until each node that is up has this one for `orders`, and the declared one for the other."""
+    up = [node for node in cluster.nodes if cluster.is_running(node)]
+
+    async def is_shown() -> bool:
+        for node in up:
+            async with cluster.client(node) as client:
+                told = {each.exchange: each for each in await client.topology.exchanges()}
+                orders, declared = told["orders"], told["orders.declared"]
+                if orders.effective_alternate_exchange != alternate:
+                    return False
+                assert orders.alternate_exchange == ""
+                assert orders.policy == declared.policy == ("spare" if alternate else "")
+                assert declared.effective_alternate_exchange == "declared"
+                assert told["bills"].policy == ""
+        return True
+
+    await until(is_shown, f"each of {up} has the alternate exchange {alternate!r}")
+
+
+async def lost_through_each(cluster: Cluster) -> list[str]:
+    """Publishes one message through each node that is up to each of the exchanges, which lead
+    nowhere; returns the exchanges of those that no queue got."""
+    lost = []
+    for node in filter(cluster.is_running, cluster.nodes):
+        async with cluster.client(node, deadline_s=20) as client:
+            for exchange in ROUTED:
+                async with client.publisher(exchange=exchange) as publisher:
+                    try:
+                        await publisher.publish(exchange.encode(), mandatory=True)
+                    except ringmq.UnroutableError:
+                        lost.append(exchange)
+    return lost
+
+
+@scenario(deadline_s=60, queue="")
+async def test_a_policy_gives_an_alternate_exchange_on_all_nodes(cluster: Cluster) -> None:
+    """It is set, changed while a node is dead, and deleted: each node follows without a restart,
+    and the dead one when it is back. The alternate of a declaration counts over it."""
+    async with cluster.client("b", "c", deadline_s=30) as client:
+        await declare_alternates(cluster, client)
+        assert sorted(await lost_through_each(cluster)) == ["bills"] * 3 + ["orders"] * 3
+        assert await client.operator.set_policy(SPARE) == 2
+        await all_show(cluster, "others")
+        assert await lost_through_each(cluster) == ["bills"] * 3
+        cluster.kill("a")
+        assert await lost_through_each(cluster) == ["bills"] * 2
+        await client.operator.set_policy(replace(SPARE, alternate_exchange="declared"))
+        await all_show(cluster, "declared")
+        assert await lost_through_each(cluster) == ["bills"] * 2
+        await cluster.start("a")
+        await all_show(cluster, "declared")
+        assert await lost_through_each(cluster) == ["bills"] * 3
+        await client.operator.delete_policy("spare")
+        await all_show(cluster, "")
+        assert sorted(await lost_through_each(cluster)) == ["bills"] * 3 + ["orders"] * 3
+        found = {
+            queue: Counter((await client.get_messages(queue, 100)).bodies)
+            for queue in ("unrouted", "own")
+        }
+    # Rounds through 3, 3, 2, 2, 3 and 3 nodes.
+    assert found == {
+        "unrouted": {b"orders": 3 + 2},
+        "own": {b"orders": 2 + 3, b"orders.declared": 16},
+    }
+    for queue in ("unrouted", "own"):
+        await cluster.wait_synchronised(queue)
+        await cluster.wait_equal(queue)

@@ -108,6 +108,7 @@ SAME_NOTION = {
     "SyncMode",
     "MasterLocator",
     "ForcedPromotion",
+    "ApplyTo",
     "Overflow",
     "QueueRules",
     "Death",

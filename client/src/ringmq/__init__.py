@@ -77,6 +77,7 @@ from ringmq.model.consumers import ConsumerInfo, ConsumerState
 from ringmq.model.fields import HeaderValue, OtherValue
 from ringmq.model.messages import Batch, Death, Message, Properties
 from ringmq.model.policies import (
+    ApplyTo,
     ForcedPromotion,
     MasterLocator,
     MasterMove,
@@ -118,6 +119,7 @@ __all__ = [
     "AcceptedLoss",
     "AccessDeniedError",
     "AcknowledgedBelow",
+    "ApplyTo",
     "BadRequestError",
     "Batch",
     "Binding",

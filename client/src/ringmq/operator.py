@@ -37,13 +37,13 @@ class Operator:
         self._nodes = nodes
 
     async def set_policy(self, policy: Policy, *, deadline_s: float | None = None) -> int:
-        """Adds or replaces the policy, for queues of the client's vhost; returns to how many of
-        them it applies now."""
+        """Adds or replaces the policy, in the client's vhost; returns to how many queues, or
+        exchanges, or both together, it applies now."""
         request = request_of(admin.SetPolicyRequest, policy=policy.to_wire(self._nodes.vhost))
 
         async def attempt(node: NodeChannel, timeout_s: float) -> int:
             answer = await node.admin.SetPolicy(request, timeout=timeout_s)
-            return answer.queues
+            return answer.queues + answer.exchanges
 
         return await self._nodes.call(attempt, deadline_s=deadline_s, changes=True)
 

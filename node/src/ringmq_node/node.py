@@ -261,6 +261,7 @@ class Node:
 
     def _settings_changed(self) -> None:
         self.group.know_nodes(frozenset(self.settings.nodes))
+        self.topology.topology.router.follow_policies(self.settings.exchange_policies())
         self.hosting.configure_all()
         self.reconciling.all_changed()
 

@@ -14,7 +14,7 @@ from node.tests.nodes import lone_node, replica_of, running_nodes
 from waiting import until
 
 import ringmq
-from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, QueueRules, SyncMode
+from ringmq import ApplyTo, ForcedPromotion, MasterLocator, Mirrors, Policy, QueueRules, SyncMode
 from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import KEY_BYTES_MAX, Delete, Put, RegistryUnavailableError
@@ -49,6 +49,30 @@ def test_policies_take_effect_on_queues_that_are_there(tmp_path: Path) -> None:
         assert await client.operator.set_policy(replace(slow, pattern="nothing")) == 0
         await client.operator.delete_policy("bound", is_operator=True)
         await until(lambda: replica.syncing.settings == SyncSettings())
+
+    with_node(tmp_path, work)
+
+
+def test_a_policy_for_exchanges_tells_to_how_many_it_applies(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        await client.topology.declare_exchange("q.x", alternate_exchange="mine")
+        spare = Policy("spare", "^q", apply_to=ApplyTo.EXCHANGES, alternate_exchange="others")
+        assert await client.operator.set_policy(spare) == 1
+        assert (await client.queue("q")).policy == ""
+        found = await client.topology.exchange("q.x")
+        assert (found.alternate_exchange, found.effective_alternate_exchange) == ("mine", "mine")
+        assert found.policy == "spare"
+        # A queue and an exchange.
+        both = replace(spare, name="both", apply_to=ApplyTo.ALL, min_insync=1, priority=1)
+        assert await client.operator.set_policy(both) == 2
+        assert (await client.queue("q")).policy == "both"
+        assert (await client.topology.exchange("q.x")).policy == "both"
+        assert await client.operator.policies() == [both, spare]
+        assert await client.operator.set_policy(replace(both, pattern="nothing")) == 0
+        with pytest.raises(ringmq.BadRequestError, match="alternate_exchange is a key of exchang"):
+            await client.operator.set_policy(replace(spare, apply_to=ApplyTo.QUEUES))
+        with pytest.raises(ringmq.BadRequestError, match="an operator policy is for queues"):
+            await client.operator.set_policy(replace(spare, is_operator=True))
 
     with_node(tmp_path, work)
 

@@ -489,12 +489,12 @@ def test_policies_are_set_listed_and_deleted(run: Run) -> None:
     more = ("--mirrors", "nodes:node1", "--master-locator", "random", "--priority", 3)
     rest = ("--forced-promotion", "refused", "--mode", "lazy")
     made = run("policy", "set", "p", "^ordered$", *keys, *more, *rest)
-    assert made["queues"] == 1
+    assert (made["applies_to"], made["apply_to"]) == (1, "queues")
     bound = run("policy", "set", "p", "^ordered$", "--operator", "--mirrors", "exactly:2")
     assert bound["mirrors"] == {"count": 2, "nodes": None}
     listed = run("policy", "list")
     assert [(each["policy"], each["is_operator"]) for each in listed] == [("p", False), ("p", True)]
-    assert listed[0] == {key: value for key, value in made.items() if key != "queues"}
+    assert listed[0] == {key: value for key, value in made.items() if key != "applies_to"}
     shown = run("queue", "show", "ordered")
     assert (shown["policy"], shown["operator_policy"]) == ("p", "p")
     assert shown["wanted"] == {
@@ -514,6 +514,29 @@ def test_policies_are_set_listed_and_deleted(run: Run) -> None:
     assert run("policy", "list") == []
     run("policy", "set", "p", "(", "--min-insync", 1, code=2)
     run("policy", "set", "p", "x", code=2)
+
+
+def test_an_exchange_shows_the_alternate_that_a_policy_gives_it(run: Run) -> None:
+    for name in ("orders", "declared"):
+        more = ("--alternate-exchange", "mine") if name == "declared" else ()
+        run("exchange", "declare", name, *more)
+    words = ("policy", "set", "spare", "^orders|^declared", "--alternate-exchange", "unrouted")
+    run(*words, code=2)
+    made = run(*words, "--apply-to", "exchanges")
+    assert (made["applies_to"], made["alternate_exchange"]) == (2, "unrouted")
+    shown = run("exchange", "show", "orders")
+    assert (shown["alternate_exchange"], shown["effective_alternate_exchange"]) == (
+        None,
+        "unrouted",
+    )
+    assert shown["policy"] == "spare"
+    listed = {each["exchange"]: each for each in run("exchange", "list")}
+    assert listed["orders"] == shown
+    assert listed["declared"]["effective_alternate_exchange"] == "mine"
+    assert listed["amq.topic"]["policy"] is None
+    run("policy", "delete", "spare")
+    assert run("exchange", "show", "orders")["effective_alternate_exchange"] is None
+    run("exchange", "show", "nothing", code=1)
 
 
 def test_nodes_are_listed_drained_revived_and_forgotten(run: Run) -> None:

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from ringmq_node.model.policies import (
+    ApplyTo,
+    ExchangeWanted,
     ForcedPromotion,
     Mirrors,
     Policy,
     PolicyDefinition,
     PolicyError,
     Wanted,
+    exchange_wanted_of,
     matching,
     wanted_of,
 )
@@ -21,6 +24,7 @@ from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import MasterLocator, QueueMode, QueueRecord
 from ringmq_node.model.rules import Overflow, QueueRules
 from ringmq_node.model.settings import SyncMode
+from ringmq_node.model.topology import ExchangeKind, ExchangeRecord
 
 RECORD = QueueRecord("orders.de", "id", ("a",), 0)
 FIVE = "abcde"
@@ -74,6 +78,80 @@ def test_a_policy_is_for_the_queues_of_its_vhost() -> None:
     assert matching(policies, "lab\x1forders") is None
     # The pattern sees the name alone.
     assert matching(policies, "shop\x1fshop") is None
+
+
+def for_exchanges(
+    name: str, priority: int = 0, *, apply_to: str = "exchanges", **keys: Any
+) -> Policy:
+    definition = PolicyDefinition(**keys or {"alternate_exchange": name})
+    return Policy(name, "^orders", priority, definition, apply_to=ApplyTo(apply_to))
+
+
+EXCHANGE = ExchangeRecord("orders", "id", ExchangeKind.DIRECT)
+
+
+def test_a_policy_for_exchanges_is_none_for_queues() -> None:
+    policies = [for_exchanges("high", 9), policy("low", ".*", 1)]
+    applied = matching(policies, "orders.de")
+    assert applied is not None
+    assert applied.name == "low"
+    assert exchange_wanted_of(EXCHANGE, policies) == ExchangeWanted("high", "high")
+    assert exchange_wanted_of(EXCHANGE, policies[1:]) == ExchangeWanted("")
+
+
+def test_one_policy_applies_to_an_exchange_and_hides_the_others() -> None:
+    """As in RabbitMQ: also one for all that has no key of exchanges."""
+    policies = [for_exchanges("b", 1), for_exchanges("a", 1), for_exchanges("c")]
+    assert exchange_wanted_of(EXCHANGE, policies) == ExchangeWanted("a", "a")
+    for_all = for_exchanges("d", 2, apply_to="all", min_insync=1)
+    assert exchange_wanted_of(EXCHANGE, [*policies, for_all]) == ExchangeWanted("", "d")
+    applied = matching([*policies, for_all], "orders")
+    assert applied is for_all
+
+
+def test_the_alternate_of_a_declaration_counts_over_that_of_a_policy() -> None:
+    declared = replace(EXCHANGE, alternate="mine")
+    assert exchange_wanted_of(declared, [for_exchanges("p")]) == ExchangeWanted("mine", "p")
+    # It is of the policy's vhost, which is the exchange's.
+    elsewhere = replace(EXCHANGE, name="shop\x1forders")
+    assert exchange_wanted_of(elsewhere, [for_exchanges("p")]) == ExchangeWanted("")
+    there = replace(for_exchanges("p"), vhost="shop")
+    assert exchange_wanted_of(elsewhere, [there]).alternate == "shop\x1fp"
+    # The default exchange has none, whatever a policy says.
+    nameless = replace(EXCHANGE, name="")
+    everything = replace(for_exchanges("p"), pattern=".*")
+    assert exchange_wanted_of(nameless, [everything]) == ExchangeWanted("")
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("alternate_exchange", {"apply_to": ApplyTo.QUEUES}),
+        ("apply_to", {"is_operator": True}),
+        ("apply_to", {"definition": PolicyDefinition(min_insync=1, alternate_exchange="x")}),
+        ("apply_to", {"definition": PolicyDefinition(rules=QueueRules(max_length=1))}),
+        ("alternate_exchange", {"definition": PolicyDefinition(alternate_exchange="")}),
+        ("alternate_exchange", {"definition": PolicyDefinition(alternate_exchange="a\x1fb")}),
+    ],
+)
+def test_a_key_is_for_what_the_policy_is_for(field: str, change: dict[str, Any]) -> None:
+    with pytest.raises(BrokerError) as caught:
+        replace(for_exchanges("p"), **change)
+    assert caught.value.metadata["field"] == field
+
+
+@pytest.mark.parametrize("apply_to", ["exchanges", "all"])
+def test_a_policy_for_exchanges_is_read_as_it_was_written(apply_to: str) -> None:
+    written = for_exchanges("p", 3, apply_to=apply_to)
+    assert Policy.from_json(written.to_json()) == written
+
+
+def test_a_record_that_does_not_say_for_what_is_of_queues() -> None:
+    written = policy().to_json()
+    del written["apply-to"]
+    assert Policy.from_json(written) == policy()
+    with pytest.raises(PolicyError):
+        Policy.from_json(written | {"apply-to": "cows"})
 
 
 def test_a_pattern_that_python_would_never_finish() -> None:

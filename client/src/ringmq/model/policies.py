@@ -1,4 +1,5 @@
-"""Policies: what operators want of the queues whose names match a pattern; and moved masters."""
+"""Policies: what operators want of the queues and exchanges whose names match a pattern; and moved
+masters."""
 
 from __future__ import annotations
 
@@ -35,6 +36,14 @@ class ForcedPromotion(Enum):
     REFUSED = admin.FORCED_PROMOTION_REFUSED
 
 
+class ApplyTo(Enum):
+    """What a policy is for."""
+
+    QUEUES = admin.POLICY_TARGET_QUEUES
+    EXCHANGES = admin.POLICY_TARGET_EXCHANGES
+    ALL = admin.POLICY_TARGET_ALL
+
+
 @dataclass(frozen=True, slots=True)
 class Mirrors:
     """The nodes that should have a replica: at most `count` (None: all) of `nodes` (None: all)."""
@@ -56,11 +65,12 @@ class Mirrors:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A policy, or, with `is_operator`, one that bounds what the others ask for. It is for the
-    queues of one vhost: that of the client which sets it.
+    queues of one vhost, for its exchanges, or for both; the vhost is that of the client which sets
+    it.
 
-    `pattern` is a regular expression, which may match anywhere in a queue's name unless it is
-    anchored; of lookarounds it may have `^(?!...)` at its start. A key that is None is left to
-    others; one at least has to be set.
+    `pattern` is a regular expression, which may match anywhere in a name unless it is anchored; of
+    lookarounds it may have `^(?!...)` at its start. A key that is None is left to others; one at
+    least has to be set.
     """
 
     name: str
@@ -77,6 +87,9 @@ class Policy:
     rules: QueueRules = NO_RULES
     # Of queues whose declaration says none.
     mode: QueueMode | None = None
+    apply_to: ApplyTo = ApplyTo.QUEUES
+    # The one key of exchanges. That of a declaration counts over it.
+    alternate_exchange: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -93,6 +106,7 @@ class Policy:
             min_insync=self.min_insync or 0,
             sync_rate_bytes_max=self.sync_rate_bytes_max or 0,
             rules=self.rules.to_wire(),
+            alternate_exchange=self.alternate_exchange or "",
         )
         if self.mirrors is not None:
             count, nodes = self.mirrors.count or 0, self.mirrors.nodes or ()
@@ -112,6 +126,7 @@ class Policy:
             definition=keys,
             is_operator=self.is_operator,
             vhost=vhost,
+            apply_to=self.apply_to.value,
         )
 
     @classmethod
@@ -135,6 +150,8 @@ class Policy:
             is_operator=wire.is_operator,
             rules=QueueRules.from_wire(keys.rules),
             mode=QueueMode(keys.mode) if keys.mode else None,
+            apply_to=ApplyTo(wire.apply_to) if wire.apply_to else ApplyTo.QUEUES,
+            alternate_exchange=keys.alternate_exchange or None,
         )
 
 

@@ -26,7 +26,11 @@ class ExchangeType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """`type` is that of an `ExchangeType`, as text: a newer node may know more of them."""
+    """`type` is that of an `ExchangeType`, as text: a newer node may know more of them.
+
+    `alternate_exchange` is the declaration's, `effective_alternate_exchange` the one that counts,
+    which may be that of the policy named `policy`.
+    """
 
     exchange: str
     type: str
@@ -35,6 +39,8 @@ class Exchange:
     auto_delete: bool = False
     internal: bool = False
     alternate_exchange: str = ""
+    effective_alternate_exchange: str = ""
+    policy: str = ""
 
     @classmethod
     def from_wire(cls, exchange: wire.Exchange) -> Exchange:
@@ -46,6 +52,8 @@ class Exchange:
             exchange.auto_delete,
             exchange.internal,
             exchange.alternate_exchange,
+            exchange.effective_alternate_exchange,
+            exchange.policy,
         )
 
 

@@ -180,6 +180,31 @@ FORCED_PROMOTION_ALLOWED: ForcedPromotion.ValueType  # 1
 FORCED_PROMOTION_REFUSED: ForcedPromotion.ValueType  # 2
 Global___ForcedPromotion: typing_extensions.TypeAlias = ForcedPromotion
 
+class _PolicyTarget:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _PolicyTargetEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_PolicyTarget.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    POLICY_TARGET_UNSPECIFIED: _PolicyTarget.ValueType  # 0
+    """As queues."""
+    POLICY_TARGET_QUEUES: _PolicyTarget.ValueType  # 1
+    POLICY_TARGET_EXCHANGES: _PolicyTarget.ValueType  # 2
+    """Its definition has the key of exchanges, and no other."""
+    POLICY_TARGET_ALL: _PolicyTarget.ValueType  # 3
+    """Both."""
+
+class PolicyTarget(_PolicyTarget, metaclass=_PolicyTargetEnumTypeWrapper): ...
+
+POLICY_TARGET_UNSPECIFIED: PolicyTarget.ValueType  # 0
+"""As queues."""
+POLICY_TARGET_QUEUES: PolicyTarget.ValueType  # 1
+POLICY_TARGET_EXCHANGES: PolicyTarget.ValueType  # 2
+"""Its definition has the key of exchanges, and no other."""
+POLICY_TARGET_ALL: PolicyTarget.ValueType  # 3
+"""Both."""
+Global___PolicyTarget: typing_extensions.TypeAlias = PolicyTarget
+
 @typing.final
 class GetClusterStatusRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1303,6 +1328,7 @@ class PolicyDefinition(google.protobuf.message.Message):
     FORCED_PROMOTION_FIELD_NUMBER: builtins.int
     RULES_FIELD_NUMBER: builtins.int
     MODE_FIELD_NUMBER: builtins.int
+    ALTERNATE_EXCHANGE_FIELD_NUMBER: builtins.int
     min_insync: builtins.int
     sync_mode: Global___SyncMode.ValueType
     sync_rate_bytes_max: builtins.int
@@ -1311,6 +1337,10 @@ class PolicyDefinition(google.protobuf.message.Message):
     forced_promotion: Global___ForcedPromotion.ValueType
     mode: ringmq.v1.common_pb2.QueueMode.ValueType
     """Of queues whose declaration says none."""
+    alternate_exchange: builtins.str
+    """The one key of exchanges: what gets messages that they can't route, of the policy's vhost; need
+    not exist. That of a declaration counts over it.
+    """
     @property
     def mirrors(self) -> Global___Mirrors: ...
     @property
@@ -1326,18 +1356,19 @@ class PolicyDefinition(google.protobuf.message.Message):
         forced_promotion: Global___ForcedPromotion.ValueType = ...,
         rules: ringmq.v1.common_pb2.QueueRules | None = ...,
         mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
+        alternate_exchange: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["mirrors", b"mirrors", "rules", b"rules"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["forced_promotion", b"forced_promotion", "master_locator", b"master_locator", "min_insync", b"min_insync", "mirrors", b"mirrors", "mode", b"mode", "rules", b"rules", "sync_mode", b"sync_mode", "sync_rate_bytes_max", b"sync_rate_bytes_max"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["alternate_exchange", b"alternate_exchange", "forced_promotion", b"forced_promotion", "master_locator", b"master_locator", "min_insync", b"min_insync", "mirrors", b"mirrors", "mode", b"mode", "rules", b"rules", "sync_mode", b"sync_mode", "sync_rate_bytes_max", b"sync_rate_bytes_max"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___PolicyDefinition: typing_extensions.TypeAlias = PolicyDefinition
 
 @typing.final
 class Policy(google.protobuf.message.Message):
-    """Of the policies whose pattern matches a queue's name, the one with the highest priority applies,
-    the first by name among equals. docs/operations.md says how they are merged.
+    """Of the policies for queues whose pattern matches a queue's name, the one with the highest priority
+    applies, the first by name among equals. The same holds for exchanges. docs/operations.md says how they are merged.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1347,6 +1378,7 @@ class Policy(google.protobuf.message.Message):
     PRIORITY_FIELD_NUMBER: builtins.int
     DEFINITION_FIELD_NUMBER: builtins.int
     IS_OPERATOR_FIELD_NUMBER: builtins.int
+    APPLY_TO_FIELD_NUMBER: builtins.int
     VHOST_FIELD_NUMBER: builtins.int
     name: builtins.str
     """1 to 255 bytes of UTF-8, no control characters."""
@@ -1355,8 +1387,10 @@ class Policy(google.protobuf.message.Message):
     priority: builtins.int
     is_operator: builtins.bool
     """It bounds what the other policies ask for. Operator policies have names of their own."""
+    apply_to: Global___PolicyTarget.ValueType
+    """An operator policy is for queues alone."""
     vhost: builtins.str
-    """It is for queues of this vhost, and its name is unique there. Empty: "/"."""
+    """It is for queues and exchanges of this vhost, and its name is unique there. Empty: "/"."""
     @property
     def definition(self) -> Global___PolicyDefinition: ...
     def __init__(
@@ -1367,11 +1401,12 @@ class Policy(google.protobuf.message.Message):
         priority: builtins.int = ...,
         definition: Global___PolicyDefinition | None = ...,
         is_operator: builtins.bool = ...,
+        apply_to: Global___PolicyTarget.ValueType = ...,
         vhost: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["definition", b"definition"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["definition", b"definition", "is_operator", b"is_operator", "name", b"name", "pattern", b"pattern", "priority", b"priority", "vhost", b"vhost"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["apply_to", b"apply_to", "definition", b"definition", "is_operator", b"is_operator", "name", b"name", "pattern", b"pattern", "priority", b"priority", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Policy: typing_extensions.TypeAlias = Policy
@@ -1401,16 +1436,19 @@ class SetPolicyResponse(google.protobuf.message.Message):
 
     CREATED_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
+    EXCHANGES_FIELD_NUMBER: builtins.int
     created: builtins.bool
     queues: builtins.int
     """The queues to which it applies now."""
+    exchanges: builtins.int
     def __init__(
         self,
         *,
         created: builtins.bool = ...,
         queues: builtins.int = ...,
+        exchanges: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created", b"created", "queues", b"queues"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created", b"created", "exchanges", b"exchanges", "queues", b"queues"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___SetPolicyResponse: typing_extensions.TypeAlias = SetPolicyResponse

@@ -34,6 +34,8 @@ class Exchange(google.protobuf.message.Message):
     AUTO_DELETE_FIELD_NUMBER: builtins.int
     INTERNAL_FIELD_NUMBER: builtins.int
     ALTERNATE_EXCHANGE_FIELD_NUMBER: builtins.int
+    EFFECTIVE_ALTERNATE_EXCHANGE_FIELD_NUMBER: builtins.int
+    POLICY_FIELD_NUMBER: builtins.int
     vhost: builtins.str
     exchange: builtins.str
     type: builtins.str
@@ -45,7 +47,11 @@ class Exchange(google.protobuf.message.Message):
     internal: builtins.bool
     """It takes messages from other exchanges alone."""
     alternate_exchange: builtins.str
-    """Gets what this exchange can't route; need not exist. Empty: none."""
+    """As declared: gets what this exchange can't route; need not exist. Empty: none."""
+    effective_alternate_exchange: builtins.str
+    """In answers: the one that counts, of the declaration, else of the policy that applies."""
+    policy: builtins.str
+    """In answers: the name of the policy that applies. Empty: none."""
     def __init__(
         self,
         *,
@@ -56,8 +62,10 @@ class Exchange(google.protobuf.message.Message):
         auto_delete: builtins.bool = ...,
         internal: builtins.bool = ...,
         alternate_exchange: builtins.str = ...,
+        effective_alternate_exchange: builtins.str = ...,
+        policy: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["alternate_exchange", b"alternate_exchange", "auto_delete", b"auto_delete", "durable", b"durable", "exchange", b"exchange", "internal", b"internal", "type", b"type", "vhost", b"vhost"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["alternate_exchange", b"alternate_exchange", "auto_delete", b"auto_delete", "durable", b"durable", "effective_alternate_exchange", b"effective_alternate_exchange", "exchange", b"exchange", "internal", b"internal", "policy", b"policy", "type", b"type", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Exchange: typing_extensions.TypeAlias = Exchange

@@ -1,4 +1,4 @@
-"""What operators have set for the whole cluster: its nodes, and the policies for queues.
+"""What operators have set for the whole cluster: its nodes, and the policies.
 
     settings/nodes/<node>                 JSON {"drained": bool, "evacuated": bool}
     settings/policy/<vhost and name>      JSON, `Policy.to_json`; the key is quoted
@@ -42,6 +42,7 @@ from ringmq_node.model.names import DEFAULT_VHOST, join_name
 from ringmq_node.model.policies import (
     NAME_BYTES_MAX,
     POLICIES_MAX,
+    ApplyTo,
     Policy,
     PolicyError,
     Wanted,
@@ -181,6 +182,12 @@ class ClusterSettings:
             matching((policy for policy in found if not policy.is_operator), record.name),
             matching((policy for policy in found if policy.is_operator), record.name),
             [node for node in nodes if node not in evacuated],
+        )
+
+    def exchange_policies(self) -> tuple[Policy, ...]:
+        """Those that apply to exchanges."""
+        return tuple(
+            policy for policy in self._policies.values() if policy.apply_to is not ApplyTo.QUEUES
         )
 
     def forget_queue(self, queue_id: str) -> None:

@@ -23,7 +23,7 @@ from ringmq_node.broker.placement import NodeStanding
 from ringmq_node.broker.rebalancing import Mastered, MasterMove, mastered, plan
 from ringmq_node.broker.topology.topology import Topology
 from ringmq_node.model.names import DEFAULT_VHOST, check_vhost, in_vhost
-from ringmq_node.model.policies import Policy, policy_said, unknown_policy
+from ringmq_node.model.policies import ApplyTo, Policy, policy_said, unknown_policy
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 
 logger = logging.getLogger(__name__)
@@ -45,10 +45,11 @@ Move = Callable[[str, str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """Whether the policy is new, and to how many queues it applies now."""
+    """Whether the policy is new, and to how many queues and exchanges it applies now."""
 
     created: bool
     queues: int
+    exchanges: int
 
 
 class Operating:
@@ -117,9 +118,18 @@ class Operating:
             policy.priority,
             policy.definition.facts(),
         )
-        return PolicySet(created, self._applied(policy))
+        return PolicySet(created, self._applied(policy), self._applied_to_exchanges(policy))
+
+    def _applied_to_exchanges(self, policy: Policy) -> int:
+        if policy.is_operator or policy.apply_to is ApplyTo.QUEUES:
+            return 0
+        router = self._topology.router
+        found = self._topology.exchanges(policy.vhost)
+        return sum(router.wanted_of(each).policy == policy.name for each in found)
 
     def _applied(self, policy: Policy) -> int:
+        if policy.apply_to is ApplyTo.EXCHANGES:
+            return 0
         records = self._catalogue.records.values()
         wanted = [
             self._settings.wanted_of(each) for each in records if in_vhost(each.name, policy.vhost)

@@ -1,9 +1,9 @@
-"""Policies: the wishes of operators for the queues whose names match a pattern. Pure.
+"""Policies: the wishes of operators for queues and exchanges whose names match a pattern. Pure.
 
-A policy is for the queues of its vhost. Of those whose pattern matches a queue's name, the one
-with the highest priority applies, the first by name among equals. Policies are never added to each
-other. An *operator policy* is matched by itself, in the same way, and bounds the wishes of the
-other one.
+A policy is for the queues of its vhost, for its exchanges, or for both (`ApplyTo`). Of those whose
+pattern matches a name, the one with the highest priority applies, the first by name among equals.
+Policies are never added to each other: one for all hides one for exchanges with a lower priority.
+An *operator policy* is matched by itself, in the same way, and bounds the wishes of the other one.
 
 `wanted_of` merges the declaration's arguments, the policy and the operator policy into the
 queue's wanted settings, key by key:
@@ -16,6 +16,9 @@ queue's wanted settings, key by key:
 * `forced_promotion`: refused if either of them refuses it.
 * the rules of messages, such as `max_length`: see `model.rules`.
 
+Exchanges have one key, `alternate_exchange`, and `exchange_wanted_of` merges it: the declaration's
+counts, else the policy's. Operator policies are for queues alone.
+
 Mirroring is the policies' business, as in RabbitMQ: an operator knows the nodes, and can change a
 policy later, while a declaration is for good.
 """
@@ -23,12 +26,13 @@ policy later, while a declaration is for good.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, TypeVar
 
 from ringmq_node.model.names import (
     DEFAULT_VHOST,
+    check_name,
     check_vhost,
     join_name,
     shown,
@@ -39,6 +43,7 @@ from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode, QueueRecord
 from ringmq_node.model.rules import NO_RULES, QueueRules, check_offered, merged
 from ringmq_node.model.settings import SyncMode, SyncSettings
+from ringmq_node.model.topology import ExchangeRecord
 
 T = TypeVar("T")
 
@@ -52,6 +57,14 @@ POLICIES_MAX = 1000
 NODES_NAMED_MAX = 64
 RATE_BYTES_MIN = 1024
 RATE_BYTES_MAX = 2**50
+
+
+class ApplyTo(Enum):
+    """What a policy is for; the values are RabbitMQ's."""
+
+    QUEUES = "queues"
+    EXCHANGES = "exchanges"
+    ALL = "all"
 
 
 class ForcedPromotion(Enum):
@@ -106,6 +119,8 @@ class PolicyDefinition:
     forced_promotion: ForcedPromotion | None = None
     mode: QueueMode | None = None
     rules: QueueRules = NO_RULES
+    # The one key of exchanges: a name of the policy's vhost.
+    alternate_exchange: str | None = None
 
     def facts(self) -> dict[str, str]:
         """The keys that are set, as texts for people."""
@@ -129,6 +144,7 @@ class Policy:
     definition: PolicyDefinition
     is_operator: bool = False
     vhost: str = DEFAULT_VHOST
+    apply_to: ApplyTo = ApplyTo.QUEUES
     matcher: Pattern = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -139,12 +155,31 @@ class Policy:
         if abs(self.priority) > PRIORITY_MAX:
             raise bad_request(f"priority {self.priority} is beyond 32 bits", field="priority")
         check_definition(self.definition)
+        self._check_apply_to()
         object.__setattr__(self, "matcher", compiled(self.pattern))
 
-    def matches(self, queue: str) -> bool:
-        """`queue` is an internal name (`model.names`); the pattern is for the name in the vhost.
+    def _check_apply_to(self) -> None:
+        alternate = self.definition.alternate_exchange
+        if self.apply_to is ApplyTo.QUEUES:
+            if alternate is not None:
+                raise bad_request(
+                    "alternate_exchange is a key of exchanges: apply it to exchanges or all",
+                    field="alternate_exchange",
+                )
+        elif self.is_operator:
+            raise bad_request("an operator policy is for queues alone", field="apply_to")
+        elif self.apply_to is ApplyTo.EXCHANGES:
+            others = replace(self.definition, alternate_exchange=None).facts()
+            if others:
+                raise bad_request(
+                    f"{min(others)} is a key of queues: apply the policy to queues or all",
+                    field="apply_to",
+                )
+
+    def matches(self, name: str) -> bool:
+        """`name` is an internal one (`model.names`); the pattern is for the name in the vhost.
         Nothing else looks at a pattern."""
-        vhost, name = split_name(queue)
+        vhost, name = split_name(name)
         return vhost == self.vhost and self.matcher.search(name) is not None
 
     def __str__(self) -> str:
@@ -162,6 +197,7 @@ class Policy:
             "forced_promotion": definition.forced_promotion and definition.forced_promotion.value,
             "mode": definition.mode and definition.mode.value,
             "rules": definition.rules.to_json() or None,
+            "alternate_exchange": definition.alternate_exchange,
         }
         return {
             "vhost": self.vhost,
@@ -169,6 +205,7 @@ class Policy:
             "pattern": self.pattern,
             "priority": self.priority,
             "is_operator": self.is_operator,
+            "apply-to": self.apply_to.value,
             "definition": {name: value for name, value in values.items() if value is not None},
         }
 
@@ -183,6 +220,7 @@ class Policy:
                 _definition(value["definition"]),
                 _checked(value["is_operator"], bool),
                 value["vhost"],
+                ApplyTo(value.get("apply-to", ApplyTo.QUEUES.value)),
             )
         except (KeyError, TypeError, ValueError, AttributeError, BrokerError) as error:
             raise PolicyError(f"not a policy: {error!r}") from error
@@ -214,6 +252,7 @@ def _definition(value: dict[str, Any]) -> PolicyDefinition:
         None if forced is None else ForcedPromotion(forced),
         None if mode is None else QueueMode(mode),
         QueueRules.from_json(value.get("rules", {})),
+        value.get("alternate_exchange"),
     )
 
 
@@ -247,6 +286,8 @@ def check_definition(definition: PolicyDefinition) -> None:
     rate = definition.sync_rate_bytes_max
     _check_within("sync_rate_bytes_max", rate, RATE_BYTES_MIN, RATE_BYTES_MAX)
     check_offered(definition.rules, declared=False)
+    if definition.alternate_exchange is not None:
+        check_name(definition.alternate_exchange, "an exchange", field="alternate_exchange")
     if definition == PolicyDefinition():
         raise bad_request("a policy sets one key or more", field="definition")
 
@@ -264,7 +305,12 @@ def _check_within(name: str, value: int | None, low: int, high: int) -> None:
 
 def matching(policies: Iterable[Policy], queue: str) -> Policy | None:
     """The policy that applies to a queue of this internal name; None if no pattern matches."""
-    found = [policy for policy in policies if policy.matches(queue)]
+    return _first(policies, queue, ApplyTo.EXCHANGES)
+
+
+def _first(policies: Iterable[Policy], name: str, others: ApplyTo) -> Policy | None:
+    """Of those that aren't for `others` alone."""
+    found = [each for each in policies if each.apply_to is not others and each.matches(name)]
     return min(found, key=lambda policy: (-policy.priority, policy.name), default=None)
 
 
@@ -339,6 +385,27 @@ def wanted_of(
         "" if policy is None else policy.name,
         "" if operator is None else operator.name,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeWanted:
+    """What counts for an exchange, by its declaration and the policy that applies to it now."""
+
+    # An internal name, or "".
+    alternate: str
+    # Its name, empty if none applies.
+    policy: str = ""
+
+
+def exchange_wanted_of(record: ExchangeRecord, policies: Iterable[Policy]) -> ExchangeWanted:
+    """`policies`: none that is an operator's. The default exchange has none, as it has no alternate
+    in RabbitMQ, whatever a policy says."""
+    policy = None if record.is_default else _first(policies, record.name, ApplyTo.QUEUES)
+    if policy is None:
+        return ExchangeWanted(record.alternate)
+    asked = policy.definition.alternate_exchange
+    alternate = record.alternate or (asked and join_name(policy.vhost, asked)) or ""
+    return ExchangeWanted(alternate, policy.name)
 
 
 def policy_said(vhost: str, name: str, *, is_operator: bool) -> str:

@@ -218,7 +218,7 @@ FATES: dict[Path, str | tuple[str, str]] = {
         for key in (
             *("ha-sync-batch-size", "ha-promote-on-failure", "ha-promote-on-shutdown"),
             *("queue-version", "queue-leader-locator", "max-in-memory-length"),
-            *("dead-letter-strategy", "alternate-exchange", "federation-upstream-set"),
+            *("dead-letter-strategy", "federation-upstream-set"),
         )
     },
     ("queues", 0, "vhost"): "queues",
@@ -335,7 +335,7 @@ def policies(*entries: dict[str, Any], **more: Any) -> Definitions:
     return read_definitions({"policies": [base | each for each in entries], **more})
 
 
-@pytest.mark.parametrize("apply_to", ["quorum_queues", "streams", "exchanges", "cows", None, ["x"]])
+@pytest.mark.parametrize("apply_to", ["quorum_queues", "streams", "cows", None, ["x"]])
 def test_a_policy_for_other_things_than_our_queues_displaces_none(apply_to: object) -> None:
     meant = {"name": "meant", "apply-to": "queues"}
     found = policies({"name": "other", "apply-to": apply_to, "priority": 9}, meant)
@@ -466,14 +466,39 @@ def test_what_is_no_parameter_is_refused_by_place(entry: Any, field: str) -> Non
     assert caught.value.metadata["field"] == field
 
 
-@pytest.mark.parametrize("apply_to", ["exchanges", "all"])
-def test_an_alternate_exchange_by_policy_is_listed_with_its_name(apply_to: str) -> None:
-    definition = {"alternate-exchange": "spare", "max-length": 5}
-    found = policies({"name": "p", "apply-to": apply_to, "definition": definition})
-    assert found.unmapped[0] == (
-        "policy 'p': alternate-exchange 'spare': exchanges have no policies here; declare it as "
-        "the argument of those that match"
-    )
-    # The rest of a policy for both counts.
-    taken = [each.definition for each in found.policies]
-    assert taken == ([PolicyDefinition(rules=QueueRules(max_length=5))] * (apply_to == "all"))
+def test_an_alternate_exchange_is_taken_of_policies_for_exchanges() -> None:
+    keys = {"alternate-exchange": "spare", "max-length": 5}
+    taken = {}
+    for apply_to in ("exchanges", "all", "queues"):
+        found = policies({"name": "p", "apply-to": apply_to, "definition": keys})
+        (policy,) = found.policies
+        assert policy.apply_to.value == apply_to
+        taken[apply_to] = (policy.definition, found.unmapped)
+    limit = QueueRules(max_length=5)
+    assert taken == {
+        "exchanges": (
+            PolicyDefinition(alternate_exchange="spare"),
+            ("policy 'p': max-length has no meaning for exchanges here",),
+        ),
+        "all": (PolicyDefinition(rules=limit, alternate_exchange="spare"), ()),
+        "queues": (
+            PolicyDefinition(rules=limit),
+            ("policy 'p': alternate-exchange 'spare': the policy isn't for exchanges",),
+        ),
+    }
+
+
+@pytest.mark.parametrize("value", [7, "", ["spare"]])
+def test_an_alternate_exchange_that_is_no_name_is_listed(value: Any) -> None:
+    keys = {"alternate-exchange": value}
+    found = policies({"name": "p", "apply-to": "exchanges", "definition": keys})
+    assert found.policies == ()
+    assert found.unmapped[0] == f"policy 'p': alternate-exchange {value!r} is no name"
+
+
+def test_an_operator_policy_for_exchanges_is_not_taken() -> None:
+    entry = parameter(definition={"max-length": 3}, **{"apply-to": "exchanges"})
+    found = read_definitions({"parameters": [entry]})
+    assert found.policies == ()
+    (line,) = found.unmapped
+    assert line.startswith(f"{OPERATOR}: apply-to exchanges: operator policies are for queues")

@@ -192,3 +192,36 @@ def test_a_policy_s_nodes_of_another_cluster_have_to_be_said(tmp_path: Path) -> 
         assert policy.mirrors == ringmq.Mirrors(nodes=(own,))
 
     with_node(tmp_path, work)
+
+
+def test_a_policy_of_rabbitmq_for_exchanges_takes_effect_and_comes_back(tmp_path: Path) -> None:
+    policy = {"vhost": "/", "name": "spare", "pattern": "^x", "priority": 0}
+    keys = {"alternate-exchange": "others"}
+    document = {
+        "exchanges": [{"vhost": "/", "name": name, "type": "fanout"} for name in ("x", "others")],
+        "bindings": [{"vhost": "/", "source": "others", "destination": "q"}],
+        "policies": [policy | {"apply-to": "exchanges", "definition": keys}],
+    }
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        done = await client.topology.import_definitions(json.dumps(document).encode())
+        assert (done.created, done.unmapped, done.failed) == (4, (), ())
+        async with client.publisher(exchange="x") as publisher:
+            await publisher.publish(b"unrouted", mandatory=True)
+        assert (await client.get_messages("q")).bodies == [b"unrouted"]
+        exported = await client.topology.export_definitions()
+        (told,) = json.loads(exported)["policies"]
+        assert (told["apply-to"], told["definition"]) == (
+            "exchanges",
+            {"alternate_exchange": "others"},
+        )
+        # What a policy says is not written down as the exchange's own.
+        arguments = {each["name"]: each["arguments"] for each in json.loads(exported)["exchanges"]}
+        assert arguments["x"] == {}
+        await client.operator.delete_policy("spare")
+        assert (await client.topology.exchange("x")).effective_alternate_exchange == ""
+        done = await client.topology.import_definitions(exported)
+        assert (done.created, done.unmapped, done.failed) == (1, (), ())
+        assert (await client.topology.exchange("x")).policy == "spare"
+
+    with_node(tmp_path, work)

@@ -9,6 +9,7 @@ import pytest
 
 from ringmq_node.broker.topology.router import Router
 from ringmq_node.model.fields import fields_of
+from ringmq_node.model.policies import ApplyTo, ExchangeWanted, Policy, PolicyDefinition
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.topology import (
     ROOT_VHOST,
@@ -146,6 +147,59 @@ def test_a_binding_to_a_queue_that_is_gone_counts_as_none() -> None:
     assert topology.route("x") == ("spare",)
     del topology.queues.ids["q"]
     assert topology.route("x") == ("spare",)
+
+
+def spare(
+    name: str = "spare", pattern: str = "^x", apply_to: ApplyTo = ApplyTo.EXCHANGES
+) -> Policy:
+    definition = PolicyDefinition(alternate_exchange=name)
+    return Policy(name, pattern, 0, definition, apply_to=apply_to)
+
+
+def test_a_policy_gives_exchanges_an_alternate_until_it_is_gone() -> None:
+    topology = Topology("q", "mine", "other")
+    for alternate, queue in (("spare", "q"), ("declared", "mine"), ("another", "other")):
+        topology.exchange(alternate)
+        topology.bind(alternate, queue)
+    topology.exchange("x")
+    topology.exchange("x with its own", alternate="declared")
+    topology.exchange("y")
+    router, version = topology.router, topology.router.version
+    router.follow_policies((spare(),))
+    assert router.version > version
+    assert topology.route("x") == ("q",)
+    assert topology.route("x with its own") == ("mine",)
+    assert topology.route("y") == ()
+    # Of an exchange that comes later, and one whose record is written anew.
+    topology.exchange("x later")
+    assert topology.route("x later") == ("q",)
+    topology.exchange("x with its own")
+    assert topology.route("x with its own") == ("q",)
+    version = router.version
+    router.follow_policies((spare(),))
+    assert router.version == version
+    router.follow_policies((spare("another", ".*"),))
+    assert topology.route("x") == topology.route("y") == topology.route("amq.topic") == ("other",)
+    # Messages to the default exchange are for queues.
+    assert topology.route("", "nobody") == ()
+    router.follow_policies(())
+    assert topology.route("x") == ()
+    assert router.wanted_of(router.exchange("x")) == ExchangeWanted("")
+
+
+def test_a_policy_s_alternate_may_be_missing_or_the_exchange_itself_or_look_at_headers() -> None:
+    topology = Topology("q")
+    topology.exchange("x")
+    for alternate in ("nothing", "x"):
+        topology.router.follow_policies((spare(alternate),))
+        assert topology.route("x") == ()
+    assert not topology.router.looks_at_headers("x")
+    topology.exchange("by headers", ExchangeKind.HEADERS)
+    topology.bind("by headers", "q", kind="new")
+    topology.router.follow_policies((spare("by headers"),))
+    assert topology.router.looks_at_headers("x")
+    assert topology.route("x", kind="new") == ("q",)
+    assert topology.route("x", kind="old") == ()
 
 
 def test_a_binding_does_not_outlive_its_exchanges() -> None:

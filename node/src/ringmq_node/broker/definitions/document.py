@@ -399,7 +399,7 @@ def write_definitions(definitions: Definitions, version: str) -> dict[str, Any]:
             }
             for each in definitions.bindings
         ],
-        "policies": [{"apply-to": "queues"} | each.to_json() for each in definitions.policies],
+        "policies": [each.to_json() for each in definitions.policies],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ringmq_node.broker.definitions.node_names import NodeNames
 from ringmq_node.broker.definitions.notes import Notes, is_empty
 from ringmq_node.model.names import DEFAULT_VHOST, shown
-from ringmq_node.model.policies import Mirrors, Policy, PolicyDefinition, PolicyError
+from ringmq_node.model.policies import ApplyTo, Mirrors, Policy, PolicyDefinition, PolicyError
 from ringmq_node.model.reasons import BrokerError, bad_request
 from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode
 from ringmq_node.model.rules import NO_RULES, QueueRules, check_offered
@@ -37,12 +37,12 @@ _OVERRIDDEN = (
     *("overflow", "dead-letter-exchange", "dead-letter-routing-key"),
     *("queue-mode", "queue-master-locator", "queue-leader-locator"),
 )
-# The one key of RabbitMQ's own that is for exchanges.
+# The one key of exchanges.
 _ALTERNATE = "alternate-exchange"
 _CLASSIC = "classic_queues"
-_TO_QUEUES = ("queues", "all", _CLASSIC)
+_APPLY_TO = {each.value: each for each in ApplyTo} | {_CLASSIC: ApplyTo.QUEUES}
 _WHY_NOT = {
-    "exchanges": "exchanges have no policies here",
+    "exchanges": "operator policies are for queues",
     "quorum_queues": "policies here are for all queues, and others than these would get it",
     "streams": "there are no streams here",
 }
@@ -89,23 +89,23 @@ def policy_of(
         where += f" of vhost {entry['vhost']!r}"
     notes.unread(where, entry, (*_ENTRY, "component" if is_operator else "is_operator"))
     definition = dict(definition)
-    if (alternate := definition.pop(_ALTERNATE, None)) is not None:
-        notes.add(
-            where,
-            f"{_ALTERNATE} {alternate!r}: exchanges have no policies here; declare it as the "
-            "argument of those that match",
-        )
-    apply_to = entry.get("apply-to", "all")
-    if apply_to not in _TO_QUEUES:
+    # Ours say for which; an export of before they could is for queues.
+    apply_to = entry.get("apply-to", "queues" if "is_operator" in entry else "all")
+    kind = _APPLY_TO.get(str(apply_to))
+    if kind is None or (is_operator and kind is ApplyTo.EXCHANGES):
         why = _WHY_NOT.get(str(apply_to), "nothing here is called so")
         keys = ", ".join(map(str, definition))
         notes.add(where, f"apply-to {apply_to}: {why}; not taken" + (keys and f", with {keys}"))
         return None
     try:
         if "is_operator" in entry:
-            policy: Policy | None = _here(Policy.from_json(entry), nodes)
+            policy: Policy | None = _here(Policy.from_json(entry | {"apply-to": kind.value}), nodes)
+        elif kind is ApplyTo.EXCHANGES:
+            policy = _of_exchanges(entry, definition, where, notes)
         else:
-            policy = _of_rabbitmq(entry, definition, where, notes, nodes, is_operator=is_operator)
+            policy = _of_rabbitmq(
+                entry, definition, kind, where, notes, nodes, is_operator=is_operator
+            )
     except (BrokerError, PolicyError, KeyError, TypeError) as error:
         notes.add(where, str(error))
         return None
@@ -128,9 +128,31 @@ def _here(policy: Policy, nodes: NodeNames) -> Policy:
     return replace(policy, definition=replace(policy.definition, mirrors=mirrors))
 
 
+def _of_exchanges(
+    entry: dict[str, Any], keys: dict[str, Any], where: str, notes: Notes
+) -> Policy | None:
+    alternate = _alternate(keys, where, notes)
+    for key in keys:
+        notes.add(where, f"{key} has no meaning for exchanges here")
+    if alternate is None:
+        notes.add(where, "nothing of it can be mapped")
+        return None
+    definition = PolicyDefinition(alternate_exchange=alternate)
+    return _policy(entry, definition, ApplyTo.EXCHANGES, is_operator=False)
+
+
+def _alternate(keys: dict[str, Any], where: str, notes: Notes) -> str | None:
+    alternate = keys.pop(_ALTERNATE, None)
+    if alternate is None or (type(alternate) is str and alternate):
+        return alternate
+    notes.add(where, f"{_ALTERNATE} {alternate!r} is no name")
+    return None
+
+
 def _of_rabbitmq(
     entry: dict[str, Any],
     keys: dict[str, Any],
+    apply_to: ApplyTo,
     where: str,
     notes: Notes,
     nodes: NodeNames,
@@ -139,6 +161,11 @@ def _of_rabbitmq(
 ) -> Policy | None:
     if is_operator:
         _note_weaker(keys, where, notes)
+        apply_to = ApplyTo.QUEUES
+    alternate = _alternate(keys, where, notes)
+    if alternate is not None and apply_to is ApplyTo.QUEUES:
+        notes.add(where, f"{_ALTERNATE} {alternate!r}: the policy isn't for exchanges")
+        alternate = None
     rules = rules_of(keys, RULES, where, notes, declared=False)
     definition = PolicyDefinition(
         mirrors=_mirrors(keys, where, notes, nodes),
@@ -146,6 +173,7 @@ def _of_rabbitmq(
         master_locator=locator_of(keys, "", where, notes),
         mode=mode_of(keys.pop("queue-mode", None), "queue-mode", where, notes),
         rules=rules,
+        alternate_exchange=alternate,
     )
     for key in ("ha-promote-on-failure", "ha-promote-on-shutdown"):
         value = keys.pop(key, "when-synced")
@@ -156,6 +184,12 @@ def _of_rabbitmq(
     if definition == PolicyDefinition():
         notes.add(where, "nothing of it can be mapped")
         return None
+    return _policy(entry, definition, apply_to, is_operator=is_operator)
+
+
+def _policy(
+    entry: dict[str, Any], definition: PolicyDefinition, apply_to: ApplyTo, *, is_operator: bool
+) -> Policy:
     return Policy(
         entry["name"],
         entry["pattern"],
@@ -163,6 +197,7 @@ def _of_rabbitmq(
         definition,
         is_operator,
         entry["vhost"],
+        apply_to,
     )
 
 

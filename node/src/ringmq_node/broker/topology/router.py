@@ -8,6 +8,8 @@
   has found a queue for it.
 * A message with several routing keys is tried with all of them at each exchange: an alternate
   exchange is for a message that none of its keys has led anywhere.
+* The alternate exchange is that of the declaration, else that of the policy which applies
+  (`model.policies`). A change of policies counts for the next message.
 * A circle of exchanges ends: each is tried once for a message.
 * A binding counts only as long as both ends are the ones that were bound, by their ids. An end
   that is missing is not an error: records arrive in any order, and a queue's record is removed
@@ -25,6 +27,7 @@ from typing import Protocol
 from ringmq_node.broker.topology.matchers import Matcher, matcher_for
 from ringmq_node.model.fields import NO_HEADERS, Headers
 from ringmq_node.model.names import SEPARATOR, split_name
+from ringmq_node.model.policies import ExchangeWanted, Policy, exchange_wanted_of
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.topology import BindingRecord, ExchangeKind, ExchangeRecord
 
@@ -42,16 +45,18 @@ class PresentQueues(Protocol):
 class _Exchange:
     """One exchange that is there, with the bindings from it."""
 
-    __slots__ = ("is_default", "matcher", "record")
+    __slots__ = ("is_default", "matcher", "record", "wanted")
 
-    def __init__(self, record: ExchangeRecord) -> None:
+    def __init__(self, record: ExchangeRecord, wanted: ExchangeWanted) -> None:
         self.record = record
+        self.wanted = wanted
         self.is_default = record.is_default
         self.matcher: Matcher = matcher_for(record.kind)
 
 
 class Router:
-    """See the module. `version` grows with each change of exchanges or bindings; queues that come
+    """See the module. `version` grows with each change of exchanges or bindings, or of policies for
+    these; queues that come
     and go don't count."""
 
     def __init__(self, queues: PresentQueues) -> None:
@@ -62,6 +67,8 @@ class Router:
         self._bindings: dict[str, dict[BindingRecord, None]] = {}
         # Whether headers have to be known for a message to an exchange.
         self._looks_at_headers: dict[str, bool] = {}
+        # Those for exchanges.
+        self._policies: tuple[Policy, ...] = ()
 
     # --- records ---
 
@@ -69,9 +76,10 @@ class Router:
         self._change()
         known = self._exchanges.get(record.name)
         if known is not None and (known.record.id, known.record.kind) == (record.id, record.kind):
-            known.record = record
+            known.record, known.wanted = record, exchange_wanted_of(record, self._policies)
             return
-        exchange = self._exchanges[record.name] = _Exchange(record)
+        wanted = exchange_wanted_of(record, self._policies)
+        exchange = self._exchanges[record.name] = _Exchange(record, wanted)
         for binding in self._bindings.get(record.name, ()):
             if binding.source_id == record.id:
                 exchange.matcher.add(binding)
@@ -104,6 +112,15 @@ class Router:
         if exchange is not None and exchange.record.id == binding.source_id:
             exchange.matcher.remove(binding)
 
+    def follow_policies(self, policies: tuple[Policy, ...]) -> None:
+        """From now on these are the policies for exchanges."""
+        if policies == self._policies:
+            return
+        self._policies = policies
+        self._change()
+        for exchange in self._exchanges.values():
+            exchange.wanted = exchange_wanted_of(exchange.record, policies)
+
     def _change(self) -> None:
         self.version += 1
         self._looks_at_headers.clear()
@@ -116,6 +133,10 @@ class Router:
         if found is None:
             raise no_exchange(name)
         return found.record
+
+    def wanted_of(self, record: ExchangeRecord) -> ExchangeWanted:
+        """What counts for it by the policies of this moment."""
+        return exchange_wanted_of(record, self._policies)
 
     def check_publish(self, exchange: str) -> None:
         """Raises `BrokerError` unless there is such an exchange, and clients may publish to it."""
@@ -157,7 +178,7 @@ class Router:
         while todo:
             name = todo.pop()
             ahead = [b.destination for b in self.bindings_from(name) if b.to_exchange]
-            ahead.append(self._exchanges[name].record.alternate)
+            ahead.append(self._exchanges[name].wanted.alternate)
             for each in ahead:
                 if each in self._exchanges and each not in reached:
                     reached[each] = None
@@ -187,7 +208,7 @@ class Router:
             place = todo.pop()
             ahead: list[str] = []
             if not self._match(place, routing_keys, headers, queues, ahead):
-                ahead = [place.record.alternate] if place.record.alternate else []
+                ahead = [place.wanted.alternate] if place.wanted.alternate else []
             for name in ahead:
                 following = self._exchanges.get(name)
                 if following is not None and name not in tried:

@@ -24,6 +24,7 @@ from ringmq_node.broker.topology.router import check_not_internal
 from ringmq_node.broker.topology.topology import Topology
 from ringmq_node.model.fields import Headers
 from ringmq_node.model.names import DEFAULT_VHOST, SEPARATOR, check_name, check_vhost, join_name
+from ringmq_node.model.policies import ExchangeWanted
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import name_of_key, queue_key
 from ringmq_node.model.topology import BindingRecord, ExchangeRecord, VhostRecord
@@ -130,6 +131,10 @@ class TopologyService:
         await self._begin(vhost)
         _check_name(name, "exchange")
         return await self._topology.ensure_exchange(join_name(vhost, name))
+
+    def wanted_of(self, exchange: ExchangeRecord) -> ExchangeWanted:
+        """What counts for it, by its declaration and policy."""
+        return self._topology.router.wanted_of(exchange)
 
     async def check_publish(self, vhost: str, exchange: str) -> None:
         """Raises `BrokerError` unless clients may publish to the exchange. Asks nobody about one

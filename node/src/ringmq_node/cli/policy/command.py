@@ -1,4 +1,4 @@
-"""`ringmq policy ...`: what operators want of the queues whose names match a pattern."""
+"""`ringmq policy ...`: what operators want of queues and exchanges whose names match a pattern."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ringmq import (
+    ApplyTo,
     ForcedPromotion,
     MasterLocator,
     Mirrors,
@@ -20,8 +21,8 @@ from ringmq_node.cli.output import emit_json, emit_table
 from ringmq_node.cli.rules import rule_options, rules_json, rules_text
 
 COLUMNS = (
-    *("policy", "kind", "priority", "pattern", "mirrors", "min insync", "sync mode"),
-    *("sync rate", "locator", "forced promotion", "mode", "rules"),
+    *("policy", "kind", "apply to", "priority", "pattern", "mirrors", "min insync", "sync mode"),
+    *("sync rate", "locator", "forced promotion", "mode", "rules", "alternate exchange"),
 )
 
 
@@ -49,11 +50,13 @@ class MirrorsType(click.ParamType[Mirrors]):
         )
 
 
-def _named(kind: type[MasterLocator] | type[SyncMode] | type[ForcedPromotion]) -> click.Choice[str]:
+def _named(
+    kind: type[MasterLocator] | type[SyncMode] | type[ForcedPromotion] | type[ApplyTo],
+) -> click.Choice[str]:
     return click.Choice([_name(each) for each in kind])
 
 
-def _name(value: MasterLocator | SyncMode | ForcedPromotion | QueueMode | None) -> str:
+def _name(value: MasterLocator | SyncMode | ForcedPromotion | QueueMode | ApplyTo | None) -> str:
     return "" if value is None else value.name.lower().replace("_", "-")
 
 
@@ -75,6 +78,7 @@ def policy_json(policy: Policy) -> dict[str, Any]:
         "is_operator": policy.is_operator,
         "priority": policy.priority,
         "pattern": policy.pattern,
+        "apply_to": _name(policy.apply_to),
         "mirrors": None
         if mirrors is None
         else {
@@ -87,13 +91,15 @@ def policy_json(policy: Policy) -> dict[str, Any]:
         "master_locator": _name(policy.master_locator) or None,
         "forced_promotion": _name(policy.forced_promotion) or None,
         "mode": _name(policy.mode) or None,
+        "alternate_exchange": policy.alternate_exchange,
         **rules_json(policy.rules),
     }
 
 
 @click.group()
 def policy() -> None:
-    """Say where queues are mirrored, and their limits, by patterns of their names."""
+    """Say where queues are mirrored, their limits, and what exchanges do with messages that they
+    can't route, by patterns of their names."""
 
 
 @policy.command("set")
@@ -128,6 +134,17 @@ def policy() -> None:
     type=click.Choice(["default", "lazy"]),
     help="Of queues that are declared without one. A lazy queue keeps its messages on disk.",
 )
+@click.option(
+    "--apply-to",
+    type=_named(ApplyTo),
+    default="queues",
+    show_default=True,
+    help="What it is for.",
+)
+@click.option(
+    "--alternate-exchange",
+    help="Of exchanges that are declared without one: gets what they can't route.",
+)
 @rule_options(declared=False)
 @client_options
 def set_policy(
@@ -142,10 +159,12 @@ def set_policy(
     master_locator: str | None,
     forced_promotion: str | None,
     mode: str | None,
+    apply_to: str,
+    alternate_exchange: str | None,
     rules: QueueRules,
     target: Target,
 ) -> None:
-    """Add or replace the policy NAME for queues whose names match PATTERN.
+    """Add or replace the policy NAME for queues, or exchanges, whose names match PATTERN.
 
     PATTERN is a regular expression (RE2), and matches anywhere unless it is anchored: ^orders
     """
@@ -164,12 +183,15 @@ def set_policy(
         mode=None if mode is None else QueueMode[_member(mode)],
         is_operator=is_operator,
         rules=rules,
+        apply_to=ApplyTo[_member(apply_to)],
+        alternate_exchange=alternate_exchange,
     )
-    queues = target.run(lambda client: client.operator.set_policy(wanted))
+    count = target.run(lambda client: client.operator.set_policy(wanted))
     if target.as_json:
-        emit_json(policy_json(wanted) | {"queues": queues})
+        emit_json(policy_json(wanted) | {"applies_to": count})
     else:
-        click.echo(f"policy {name}: applies to {queues} queues")
+        what = "queues and exchanges" if wanted.apply_to is ApplyTo.ALL else apply_to
+        click.echo(f"policy {name}: applies to {count} {what}")
 
 
 @policy.command("list")
@@ -186,6 +208,7 @@ def list_policies(target: Target) -> None:
             (
                 each.name,
                 "operator" if each.is_operator else "user",
+                _name(each.apply_to),
                 each.priority,
                 each.pattern,
                 each.mirrors or "",
@@ -196,6 +219,7 @@ def list_policies(target: Target) -> None:
                 _name(each.forced_promotion),
                 _name(each.mode),
                 rules_text(each.rules),
+                each.alternate_exchange or "",
             )
             for each in found
         ),

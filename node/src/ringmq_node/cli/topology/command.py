@@ -16,7 +16,9 @@ from ringmq_node.cli.output import emit_json, emit_table, fail
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-EXCHANGE_COLUMNS = ("exchange", "type", "durable", "auto delete", "internal", "alternate exchange")
+EXCHANGE_COLUMNS = (
+    *("exchange", "type", "durable", "auto delete", "internal", "alternate exchange", "policy"),
+)
 BINDING_COLUMNS = ("source", "destination", "kind", "routing key", "arguments")
 
 
@@ -29,6 +31,8 @@ def exchange_json(exchange: Exchange) -> dict[str, Any]:
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
         "alternate_exchange": exchange.alternate_exchange or None,
+        "effective_alternate_exchange": exchange.effective_alternate_exchange or None,
+        "policy": exchange.policy or None,
     }
 
 
@@ -125,11 +129,27 @@ def list_exchanges(target: Target) -> None:
                 _yes(each.durable),
                 _yes(each.auto_delete),
                 _yes(each.internal),
-                each.alternate_exchange,
+                each.effective_alternate_exchange,
+                each.policy,
             )
             for each in found
         ),
     )
+
+
+@exchange.command()
+@click.argument("name")
+@client_options
+def show(name: str, target: Target) -> None:
+    """The exchange NAME, and what gets messages that it can't route: by its declaration, or else by
+    the policy that applies to it."""
+    found = target.run(lambda client: client.topology.exchange(name))
+    if target.as_json:
+        emit_json(exchange_json(found))
+        return
+    for key, value in exchange_json(found).items():
+        shown = _yes(value) if isinstance(value, bool) else value or "none"
+        click.echo(f"{key.replace('_', ' ')}: {shown}")
 
 
 # --- bindings ---

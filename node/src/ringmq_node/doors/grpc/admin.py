@@ -129,7 +129,9 @@ class AdminService:
     async def _set_policy(self, data: bytes, context: Context) -> bytes:
         policy = policy_from_wire(parse_request(admin.SetPolicyRequest, data).policy)
         done = await self._broker.operating.set_policy(policy, caller_of(context).deadline_s)
-        return admin.SetPolicyResponse(created=done.created, queues=done.queues).SerializeToString()
+        return admin.SetPolicyResponse(
+            created=done.created, queues=done.queues, exchanges=done.exchanges
+        ).SerializeToString()
 
     async def _delete_policy(self, data: bytes, context: Context) -> bytes:
         request = parse_request(admin.DeletePolicyRequest, data)

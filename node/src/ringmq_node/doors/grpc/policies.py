@@ -10,7 +10,13 @@ from ringmq.v1 import common_pb2 as common
 from ringmq_node.doors.grpc.rules import rules_from_wire, rules_to_wire
 from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire
 from ringmq_node.model.names import DEFAULT_VHOST
-from ringmq_node.model.policies import ForcedPromotion, Mirrors, Policy, PolicyDefinition
+from ringmq_node.model.policies import (
+    ApplyTo,
+    ForcedPromotion,
+    Mirrors,
+    Policy,
+    PolicyDefinition,
+)
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import MasterLocator
 from ringmq_node.model.settings import SyncMode
@@ -24,6 +30,7 @@ _SYNC_MODES = {each: admin.SyncMode.Value(f"SYNC_MODE_{each.name}") for each in 
 _FORCED = {
     each: admin.ForcedPromotion.Value(f"FORCED_PROMOTION_{each.name}") for each in ForcedPromotion
 }
+_TARGETS = {each: admin.PolicyTarget.Value(f"POLICY_TARGET_{each.name}") for each in ApplyTo}
 
 
 def locator_from_wire(value: int) -> MasterLocator | None:
@@ -56,6 +63,7 @@ def policy_from_wire(wire: admin.Policy) -> Policy:
         _from_wire(keys.forced_promotion, dict(_FORCED), "forced_promotion"),
         mode_from_wire(keys.mode),
         rules_from_wire(keys.rules),
+        keys.alternate_exchange or None,
     )
     return Policy(
         wire.name,
@@ -64,6 +72,7 @@ def policy_from_wire(wire: admin.Policy) -> Policy:
         definition,
         wire.is_operator,
         wire.vhost or DEFAULT_VHOST,
+        _from_wire(wire.apply_to, dict(_TARGETS), "apply_to") or ApplyTo.QUEUES,
     )
 
 
@@ -73,6 +82,7 @@ def policy_to_wire(policy: Policy) -> admin.Policy:
         min_insync=keys.min_insync or 0,
         sync_rate_bytes_max=keys.sync_rate_bytes_max or 0,
         rules=rules_to_wire(keys.rules),
+        alternate_exchange=keys.alternate_exchange or "",
     )
     if keys.mirrors is not None:
         mirrors = admin.Mirrors(count=keys.mirrors.count or 0, nodes=keys.mirrors.nodes or ())
@@ -92,4 +102,5 @@ def policy_to_wire(policy: Policy) -> admin.Policy:
         definition=wire,
         is_operator=policy.is_operator,
         vhost=policy.vhost,
+        apply_to=_TARGETS[policy.apply_to],
     )

@@ -10,6 +10,7 @@ from ringmq_node.broker.topology.service import BindingAsked, TopologyService
 from ringmq_node.doors.grpc.fields import field_to_wire, fields_from_wire
 from ringmq_node.doors.grpc.service import Context, UnaryHandler, caller_of, parse_request
 from ringmq_node.model.names import split_name
+from ringmq_node.model.policies import ExchangeWanted
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import LIST_MAX
 from ringmq_node.model.topology import BindingRecord, ExchangeRecord
@@ -43,6 +44,9 @@ class TopologyDoor:
     async def _declare_exchange(self, data: bytes, context: Context) -> bytes:
         request = parse_request(wire.DeclareExchangeRequest, data)
         asked = request.exchange
+        if asked.policy or asked.effective_alternate_exchange:
+            field = "policy" if asked.policy else "effective_alternate_exchange"
+            raise bad_request(f"{field} is told in answers, and can't be declared", field=field)
         created = False
         if not request.passive:
             arguments = ExchangeArguments(
@@ -57,7 +61,7 @@ class TopologyDoor:
             )
         exchange = await self._topology.exchange(asked.vhost, asked.exchange)
         return wire.DeclareExchangeResponse(
-            created=created, exchange=exchange_to_wire(exchange)
+            created=created, exchange=self._exchange_to_wire(exchange)
         ).SerializeToString()
 
     async def _delete_exchange(self, data: bytes, context: Context) -> bytes:
@@ -81,9 +85,12 @@ class TopologyDoor:
         ]
         page = left[:count]
         return wire.ListExchangesResponse(
-            exchanges=map(exchange_to_wire, page),
+            exchanges=map(self._exchange_to_wire, page),
             next=split_name(page[-1].name)[1] if len(left) > count else None,
         ).SerializeToString()
+
+    def _exchange_to_wire(self, exchange: ExchangeRecord) -> wire.Exchange:
+        return exchange_to_wire(exchange, self._topology.wanted_of(exchange))
 
     # --- bindings ---
 
@@ -138,7 +145,7 @@ class TopologyDoor:
         ).SerializeToString()
 
 
-def exchange_to_wire(exchange: ExchangeRecord) -> wire.Exchange:
+def exchange_to_wire(exchange: ExchangeRecord, wanted: ExchangeWanted) -> wire.Exchange:
     vhost, name = split_name(exchange.name)
     return wire.Exchange(
         vhost=vhost,
@@ -148,6 +155,8 @@ def exchange_to_wire(exchange: ExchangeRecord) -> wire.Exchange:
         auto_delete=exchange.auto_delete,
         internal=exchange.internal,
         alternate_exchange=split_name(exchange.alternate)[1],
+        effective_alternate_exchange=split_name(wanted.alternate)[1],
+        policy=wanted.policy,
     )
 
 
