@@ -480,6 +480,30 @@ def test_a_letter_whose_only_way_is_a_cycle_waits_for_no_binding(
     play(work)
 
 
+def test_letters_are_counted_and_logged_by_the_reason_for_which_they_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One reason doesn't keep another one out of the log, or count for it."""
+    monkeypatch.setattr(outbox_module, "UNKNOWN_S", 0.0)
+
+    async def work(scene: OutboxScene) -> None:
+        def answer(key: str, calls: int) -> bool:
+            if key == "cycle":
+                raise ClosesCycleError(["work"])
+            return False
+
+        scene.publisher.answer = answer
+        scene.publish_with("nowhere", "nowhere", "nowhere", "cycle", "cycle")
+        reject_all(scene)
+        await scene.emptied()
+        assert scene.master.departures.letters_dropped_total == 5
+        told = [each.message for each in caplog.records if "dead letters dropped" in each.message]
+        counts = [(each.split(": ")[1][0], each.split(", as ")[1][:8]) for each in told]
+        assert sorted(counts) == [("2", "they wou"), ("3", "no queue")]
+
+    play(work)
+
+
 def test_what_is_on_its_way_when_the_mastership_ends_is_the_next_ones() -> None:
     async def work(scene: OutboxScene) -> None:
         scene.publisher.gates["a"] = asyncio.Event()

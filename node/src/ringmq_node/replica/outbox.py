@@ -26,9 +26,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import Enum, auto
 
 from ringmq_base.limits import KIB
 from ringmq_base.ranges import Range
@@ -60,8 +62,16 @@ UNKNOWN_S = 2.0
 UNKNOWN_MAX = 1000
 # And before operators are told that they wait.
 PATIENCE_S = 10.0
-# Letters that wait or are dropped are logged no more often than this.
+# Letters that wait, or are dropped for one reason, are logged no more often than this.
 LOG_EVERY_S = 60.0
+
+
+class DropReason(Enum):
+    """Why letters are dropped; each is counted and logged by itself."""
+
+    NO_RULE = auto()
+    NO_TARGET = auto()
+    CYCLE = auto()
 
 
 def is_of_letters(producer_id: bytes) -> bool:
@@ -125,8 +135,9 @@ class Outbox:
         self._ended = False
         # Exchanges and keys without a target, for which letters have waited in vain.
         self._unknown: set[tuple[str, tuple[str, ...]]] = set()
-        self._dropped = 0
-        self._logged_at = float("-inf")
+        self._dropped = Counter[DropReason]()
+        # By reason; None: of letters that wait.
+        self._logged_at: dict[DropReason | None, float] = {}
 
     def send(self, letters: Sequence[Letters]) -> None:
         """Takes these behind all that were sent before."""
@@ -215,7 +226,8 @@ class Outbox:
             rules = self._rules()
             exchange = rules.dead_letter_exchange
             if exchange is None:
-                self._drop(letters, "the queue has no dead-letter exchange any more")
+                why = "the queue has no dead-letter exchange any more"
+                self._drop(letters, DropReason.NO_RULE, why)
                 return True
             keys = _keys_of(way, rules)
             if len({_keys_of(replace(way, routing_keys=own), rules) for own in ways}) > 1:
@@ -242,7 +254,7 @@ class Outbox:
                 shown_keys = ", ".join(map(repr, keys))
                 missing = f"no queue gets letters with key {shown_keys} from exchange {exchange!r}"
             except ClosesCycleError as error:
-                self._drop(letters, str(error))
+                self._drop(letters, DropReason.CYCLE, str(error))
                 return True
             except BrokerError as error:
                 if error.reason is Reason.SEQUENCE_FORGOTTEN:
@@ -253,12 +265,15 @@ class Outbox:
                     missing = f"there is no exchange {exchange!r}"
                 if waited_s >= PATIENCE_S and not missing:
                     self._warn(
-                        "%d dead letters wait, as their target takes none: %s", len(letters), error
+                        None,
+                        "%d dead letters wait, as their target takes none: %s",
+                        len(letters),
+                        error,
                     )
             if missing and (target in self._unknown or waited_s >= UNKNOWN_S):
                 if len(self._unknown) < UNKNOWN_MAX:
                     self._unknown.add(target)
-                self._drop(letters, missing)
+                self._drop(letters, DropReason.NO_TARGET, missing)
                 return True
             await asyncio.sleep(pause_s)
             waited_s += pause_s
@@ -273,17 +288,18 @@ class Outbox:
         positions = self._let_go(letters)
         self._carry_out(self._departures.letters_gone(positions, arrived=arrived))
 
-    def _drop(self, letters: Sequence[Letter], why: str) -> None:
-        self._dropped += len(letters)
+    def _drop(self, letters: Sequence[Letter], reason: DropReason, why: str) -> None:
+        self._dropped[reason] += len(letters)
+        count = self._dropped[reason]
         self._warn(
-            "%d dead letters dropped since this node is its master, as %s", self._dropped, why
+            reason, "%d dead letters dropped since this node is its master, as %s", count, why
         )
         self._gone(letters, arrived=False)
 
-    def _warn(self, what: str, *facts: object) -> None:
+    def _warn(self, about: DropReason | None, what: str, *facts: object) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._logged_at >= LOG_EVERY_S:
-            self._logged_at = now
+        if now - self._logged_at.get(about, -math.inf) >= LOG_EVERY_S:
+            self._logged_at[about] = now
             logger.warning("queue %s: " + what, shown(self._name), *facts)
 
 
