@@ -63,6 +63,7 @@ WRONG: dict[str, list[object]] = {
     "ExchangeType": [None, "topic"],
     "SyncMode | None": ["automatic"],
     "ForcedPromotion | None": ["refused"],
+    "ApplyTo": [None, "queues", 1],
     "Overflow | None": ["drop-head", ringmq.QueueMode.LAZY],
     "BrowseSource": [None, "mirror"],
     "QueueRules": [None, {"max_length": 5}],
