@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,19 +29,29 @@ from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.nodes import NodeRecord
 from ringmq_gm.registry.base import Guard, Put
 from ringmq_gm.registry.url import open_registry
+from ringmq_node import shortage
 from ringmq_node.cli.node import announce
 from ringmq_node.config import NodeConfig
 from ringmq_node.errors import StartError
+from ringmq_node.model.reasons import Reason
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.node import Node, make_node
 from ringmq_node.opening import check_found, enrol_node
 from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.running import run_node
-from ringmq_node.storage import QueueStore, Store
-from ringmq_node.storage.errors import DiskFullError, failure_of
+from ringmq_node.storage import FileDisk, QueueStore, Store
+from ringmq_node.storage import store as store_module
+from ringmq_node.storage.disk import threads
+from ringmq_node.storage.errors import DiskFullError, DiskHangsError, failure_of
 
 QUEUES = 8
 OPENING_S = 0.1
+
+
+async def stopped_node(folder: Path, **settings: Any) -> Node:
+    node = await lone_node(folder, **settings)
+    await node.stop()
+    return node
 
 
 async def unstarted(folder: Path, queues: int) -> Node:
@@ -254,6 +265,93 @@ def test_a_node_with_a_new_disk_that_is_full_stays_to_say_so(
             assert json.loads(fields)["state"] == "failed"
         finally:
             await node.stop()
+
+    run(main())
+
+
+class Lives:
+    """A node's process, which looks for room without a pause."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shortage, "PAUSE_S_MIN", 0.0)
+        monkeypatch.setattr(store_module, "TICK_S", 0.02)
+        self.nodes: list[Node] = []
+        self.begun = asyncio.Event()
+        # What a thread waits for.
+        self.release = threading.Event()
+
+    def begin(self, node: Node) -> None:
+        self.nodes.append(node)
+        self.begun.set()
+
+    def fail_full(self) -> None:
+        self.nodes[0].store.fail(OSError(errno.ENOSPC, "No space left on device"))
+
+
+@pytest.mark.logs("the store has failed, this node leaves its rings")
+@pytest.mark.logs("the store of node a: .* has not come back for 0.1 s: look at the disk")
+def test_a_node_whose_disk_hangs_after_it_was_full_begins_no_other_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though there is room. It stays to say that somebody has to look at the disk."""
+
+    async def main() -> None:
+        config = (await stopped_node(tmp_path, disk_timeout_s=0.1)).config
+        lives = Lives(monkeypatch)
+        real = FileDisk.read
+
+        def read(disk: FileDisk, path: Path, offset: int, size: int) -> bytes:
+            if path.name == "hangs":
+                lives.release.wait()
+            return real(disk, path, offset, size)
+
+        monkeypatch.setattr(FileDisk, "read", read)
+        running = asyncio.ensure_future(run_node(config, ready=lives.begin))
+        try:
+            await lives.begun.wait()
+            (node,) = lives.nodes
+            reading = partial(node.store.disk.read, Path("hangs"), 0, 1)
+            node.store.errands.begin("test", reading).add_done_callback(
+                lambda read: read.exception()
+            )
+            await until(lambda: bool(node.store.watched.slow_call()), "it takes long")
+            lives.fail_full()
+            assert isinstance(node.gate.failure, DiskFullError)
+            await until(lambda: isinstance(node.gate.failure, DiskHangsError), "it hangs")
+            assert node.gate.failure_reason is Reason.STORE_FAILED
+            assert not running.done()
+            assert lives.nodes == [node]
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            lives.release.set()
+        assert node.store.holds_directory
+
+    run(main())
+
+
+@pytest.mark.logs("the store has failed, this node leaves its rings")
+@pytest.mark.logs("a thread may still write to .*, which stays locked: look at the disk")
+def test_a_node_with_a_thread_that_does_not_end_ends_instead_of_another_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        config = (await stopped_node(tmp_path)).config
+        lives = Lives(monkeypatch)
+        running = asyncio.ensure_future(run_node(config, ready=lives.begin))
+        try:
+            await lives.begun.wait()
+            monkeypatch.setattr(threads, "WAIT_S_MAX", 0.1)
+            lives.nodes[0].store.errands.begin("test", lives.release.wait)
+            lives.fail_full()
+            async with asyncio.timeout(30):
+                with pytest.raises(StartError, match="stays locked: look at the disk, then start"):
+                    await running
+            assert len(lives.nodes) == 1
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            lives.release.set()
 
     run(main())
 

@@ -443,9 +443,8 @@ class Node:
 
     def _store_failed(self, error: StoreError) -> None:
         """Leaves all rings at once: a node that can't write must not promise anything."""
-        if self.gate.failure is not None:
+        if not self.gate.fail(error):
             return
-        self.gate.fail(error)
         self._alarm(Alarm.STORE, True)
         logger.critical("the store has failed, this node leaves its rings: %s", error)
         if self._group_task is not None:

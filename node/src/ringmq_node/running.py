@@ -2,7 +2,9 @@
 
 A node whose store fails for want of room or of file descriptors stays up without its rings, and
 tells everybody who asks for the reason. When what it lacked is there again, it begins a new life in
-this process (`shortage`). All else that a node can't do without ends the process.
+this process (`shortage`). It begins none while a thread of the old life may still write, as that
+write would land in files of the new one: then the disk hangs, and only another process will do.
+All else that a node can't do without ends the process.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from ringmq_node.node import Node, make_node
 from ringmq_node.resources import allocator
 from ringmq_node.resources.garbage import Garbage
 from ringmq_node.shortage import PAUSE_S_MIN, Pauses, drop_cached, is_shortage, missing
+from ringmq_node.storage.errors import DiskHangsError
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +96,8 @@ async def _live(node: Node, pauses: Pauses, stopping: asyncio.Event, ready: Read
             raise StartError(str(error)) from error
     if better.done() and not better.cancelled():
         better.result()
+    if is_better and node.store.holds_directory:
+        raise StartError(str(node.store.failure))
     return is_better
 
 
@@ -100,18 +105,32 @@ async def _shortage_over(node: Node, pauses: Pauses) -> None:
     """Returns when the store has failed for want of something, and that is there again."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    failure = await node.gate.wait_failure()
-    if not is_shortage(failure):
-        await loop.create_future()
+    await node.gate.wait_failure()
     pause_s = pauses.after(loop.time() - began)
-    while True:
+    # Asked each time: the disk may be found to hang after it was full.
+    while node.gate.failure is not None and is_shortage(node.gate.failure):
         await asyncio.sleep(pause_s)
-        lacking = await asyncio.to_thread(missing, Path(node.config.data))
+        lacking = node.store.watched.slow_call() or await _missing(node)
         if not lacking:
-            break
+            logger.warning(
+                "there is room and there are file descriptors: the store is opened again"
+            )
+            return
         logger.info("the store stays closed: %s", lacking)
         pause_s = PAUSE_S_MIN
-    logger.warning("there is room and there are file descriptors: the store is opened again")
+    await loop.create_future()
+
+
+async def _missing(node: Node) -> str:
+    """As `missing`, of a disk that may hang."""
+    limit_s = node.config.disk_timeout_s
+    try:
+        async with asyncio.timeout(limit_s):
+            return await node.store.errands.run("shortage", missing, Path(node.config.data))
+    except TimeoutError:
+        text = f"a look for room on the disk has not come back for {limit_s:g} s"
+        hangs = DiskHangsError(f"{text}: look at the disk, then start the node again")
+        return str(node.store.fail(hangs))
 
 
 async def _make_again(config: NodeConfig, stopping: asyncio.Event) -> Node | None:

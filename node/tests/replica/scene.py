@@ -145,7 +145,7 @@ class PlayedHost:
         # So early that no op says the time; a test that wants one makes it later.
         self.time_ms = 0
         self.set_asides = SetAsides(
-            store.disk, store.directory, node="a", keep_s=100.0, bytes_max=MIB
+            store.disk, store.errands, store.directory, node="a", keep_s=100.0, bytes_max=MIB
         )
         self.letter_desk = LetterDesk(SilentTargets(), 1000, now_ms=self.now_ms)
         self.source: ReplicatedState | None = None

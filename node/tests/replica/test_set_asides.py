@@ -29,6 +29,7 @@ from ringmq_node.replica.set_asides import NotSetAsideError, SetAsides
 from ringmq_node.replica.tails import Tail, tail_of
 from ringmq_node.storage import QueueStore, Store
 from ringmq_node.storage.disk.disk import Disk, FileDisk
+from ringmq_node.storage.disk.threads import Errands
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError
 from ringmq_node.storage.format.set_aside import DIRECTORY
 from ringmq_node.storage.set_aside import SetAsideWriter, find, read
@@ -118,6 +119,7 @@ def asides(
 ) -> SetAsides:
     return SetAsides(
         disk,
+        Errands(),
         root,
         node="a",
         keep_s=KEEP_S,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -19,9 +20,20 @@ from waiting import leeway
 from ringmq_base.ranges import Range
 from ringmq_node.queue.block import Block
 from ringmq_node.replica.fetching import ask
-from ringmq_node.storage import QueueStore, Store, StoreFailedError
+from ringmq_node.storage import (
+    DirectoryInUseError,
+    DiskFullError,
+    FileDisk,
+    QueueStore,
+    Store,
+    StoreError,
+    StoreFailedError,
+    StoreLimits,
+)
 from ringmq_node.storage import store as store_module
+from ringmq_node.storage.disk import threads
 from ringmq_node.storage.disk.watch import WatchedDisk
+from ringmq_node.storage.errors import DiskHangsError
 
 # Nothing is written in place: on the loop's thread a call can't be seen.
 IN_THREADS = replace(LIMITS, sync_in_place_bytes_max=0, disk_timeout_s=0.1)
@@ -62,6 +74,42 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "TICK_S", 0.02)
 
 
+class FullAndHanging(FileDisk):
+    """A real disk: its writes of segments wait while it is shut, and journals find no room while
+    it is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.open.set()
+        self.reached = threading.Event()
+        self.is_full = False
+
+    def write(
+        self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
+    ) -> None:
+        if path.suffix == ".idx" and not self.open.is_set():
+            self.reached.set()
+            self.open.wait()
+        if path.suffix == ".jif" and self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        super().write(path, offset, buffers, sync=sync)
+
+
+@pytest.fixture
+def real_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[FullAndHanging]:
+    """The disk of the first store that `opened` opens."""
+    disk = FullAndHanging()
+    disks: Iterator[FileDisk] = iter([disk])
+    monkeypatch.setattr(store_module, "FileDisk", lambda: next(disks, None) or FileDisk())
+    yield disk
+    disk.open.set()
+
+
+def opened(directory: Path, limits: StoreLimits) -> Store:
+    return Store.open(directory, cluster_id="c", node="n1", limits=limits)
+
+
 async def started(store: Store) -> asyncio.Task[None]:
     running = asyncio.create_task(store.run())
     await asyncio.sleep(0)
@@ -100,6 +148,92 @@ def test_a_disk_that_hangs_fails_the_store_and_does_not_keep_it_from_closing(
         await asyncio.sleep(0.05)
 
     run(main())
+
+
+async def fail_full_while_a_flush_hangs(store: Store, disk: FullAndHanging) -> None:
+    """Its flush waits for the disk, and then a round finds no room."""
+    queue = store.open_queue(QUEUE)
+    disk.open.clear()
+    publish(queue, [b"x"] * 10)
+    await store.sync()
+    publish(queue, [b"y"] * 10)
+    await store.sync()
+    assert await asyncio.to_thread(disk.reached.wait, 10)
+    disk.is_full = True
+    publish(queue, [b"z"])
+    with pytest.raises(DiskFullError):
+        await store.sync()
+
+
+FULL_LIMITS = replace(IN_THREADS, journal_entries_max=5)
+
+
+def test_a_directory_stays_locked_if_a_thread_hangs_after_the_store_has_failed(
+    real_disk: FullAndHanging, tmp_path: Path, quick_ticks: None
+) -> None:
+    """The same process may not open it again: the thread's write would land in the new life."""
+
+    async def main() -> None:
+        store = opened(tmp_path, FULL_LIMITS)
+        failures: asyncio.Queue[StoreError] = asyncio.Queue()
+        store.on_failed = failures.put_nowait
+        running = await started(store)
+        await fail_full_while_a_flush_hangs(store, real_disk)
+        assert isinstance(await failures.get(), DiskFullError)
+        async with asyncio.timeout(30):
+            # Whoever asks is told what to do now: room alone doesn't help any more.
+            hang = await failures.get()
+            assert isinstance(hang, DiskHangsError)
+        assert store.failure is hang
+        assert "look at the disk, then start the node again" in str(hang)
+        began = time.monotonic()
+        store.close()
+        assert time.monotonic() - began < leeway(1.0)
+        await running
+        with pytest.raises(DirectoryInUseError):
+            opened(tmp_path, FULL_LIMITS)
+        assert store.holds_directory
+
+    run(main())
+
+
+def test_a_directory_stays_locked_if_close_finds_that_a_thread_hangs(
+    real_disk: FullAndHanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So soon after the failure that nobody had noticed it."""
+    monkeypatch.setattr(threads, "WAIT_S_MAX", 0.1)
+
+    async def main() -> None:
+        store = opened(tmp_path, replace(FULL_LIMITS, disk_timeout_s=60.0))
+        failures: list[StoreError] = []
+        store.on_failed = failures.append
+        running = await started(store)
+        await fail_full_while_a_flush_hangs(store, real_disk)
+        store.close()
+        await running
+        with pytest.raises(DirectoryInUseError):
+            opened(tmp_path, FULL_LIMITS)
+        assert store.holds_directory
+        assert [type(failure) for failure in failures] == [DiskFullError, DiskHangsError]
+
+    run(main())
+
+
+def test_a_directory_is_free_again_once_a_full_disk_has_let_all_threads_go(
+    real_disk: FullAndHanging, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        store = opened(tmp_path, replace(FULL_LIMITS, disk_timeout_s=60.0))
+        store.on_failed = lambda _: None
+        running = await started(store)
+        await fail_full_while_a_flush_hangs(store, real_disk)
+        real_disk.open.set()
+        store.close()
+        await running
+        assert not store.holds_directory
+
+    run(main())
+    opened(tmp_path, FULL_LIMITS).close()
 
 
 def test_a_slow_disk_and_a_process_that_was_stopped_are_not_a_disk_that_hangs() -> None:

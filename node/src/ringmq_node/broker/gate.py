@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.storage import StoreError
-from ringmq_node.storage.errors import DiskFullError
+from ringmq_node.storage.errors import DiskFullError, DiskHangsError
+
+logger = logging.getLogger(__name__)
 
 
 class NodeGate:
@@ -18,9 +21,17 @@ class NodeGate:
         self.draining = False
         self._failed = asyncio.Event()
 
-    def fail(self, error: StoreError) -> None:
-        self.failure = error
+    def fail(self, error: StoreError) -> bool:
+        """Returns whether this is the first failure. Of later ones only a disk that hangs counts:
+        people are told to make room for a full one, and that doesn't help any more."""
+        is_first = self.failure is None
+        hangs = isinstance(error, DiskHangsError) and not isinstance(self.failure, DiskHangsError)
+        if is_first or hangs:
+            self.failure = error
+        if hangs and not is_first:
+            logger.critical("the store of node %s: %s", self._node, error)
         self._failed.set()
+        return is_first
 
     async def wait_failure(self) -> StoreError:
         """Returns when the store has failed."""

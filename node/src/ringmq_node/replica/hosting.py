@@ -87,6 +87,7 @@ class Hosting:
         self.leftovers = Leftovers(store, keep_s=leftover_s, disk_is_trusted=disk_is_trusted)
         self.set_asides = SetAsides(
             store.disk,
+            store.errands,
             store.directory,
             node=group.me.node,
             keep_s=set_aside_s,

@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from ringmq_base.limits import MIB
 from ringmq_node.model.info import SetAsideEntry
@@ -25,11 +26,15 @@ from ringmq_node.queue.run import Run
 from ringmq_node.replica.tails import Tail
 from ringmq_node.storage import QueueStore, StoreError, StoreFailedError
 from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.disk.threads import Errands
 from ringmq_node.storage.errors import CorruptError, StoreClosedError
 from ringmq_node.storage.format.set_aside import DIRECTORY, SetAsideInfo, file_name
 from ringmq_node.storage.set_aside import SetAsideFile, SetAsideWriter, find, name_for
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOOK_S = 2.0
 FILES_MAX = 1000
@@ -58,6 +63,7 @@ class SetAsides:
     def __init__(
         self,
         disk: Disk,
+        errands: Errands,
         root: Path,
         *,
         node: str,
@@ -71,6 +77,7 @@ class SetAsides:
         With `keep_s` or `bytes_max` 0 nothing is kept, and logs are cut. Raises `OSError`.
         """
         self._disk = disk
+        self._errands = errands
         self._root = root
         self._node = node
         self._keep_s = keep_s
@@ -173,22 +180,22 @@ class SetAsides:
         self._check_room(needed + _FILE_OVERHEAD_BYTES)
         writer = SetAsideWriter(self._disk, self._root, info)
         try:
-            await asyncio.to_thread(writer.begin)
+            await self._in_thread(writer.begin)
             kept = 0
             while first <= last:
                 runs = _read(store, first, last)
                 if not runs:
                     break
-                await asyncio.to_thread(writer.add, runs)
+                await self._in_thread(writer.add, runs)
                 if store.closed:
                     # Its bodies are gone, or going: they must not be taken for missing.
                     raise StoreClosedError(f"queue {store.queue!r} was deleted or given up")
                 kept += sum(run.block.count for run in runs)
                 first = runs[-1].last_position + 1
-            return await asyncio.to_thread(writer.finish, messages - kept)
+            return await self._in_thread(writer.finish, messages - kept)
         except BaseException:
             # Also if the replica has left its ring meanwhile, which cancels this.
-            await asyncio.shield(asyncio.to_thread(writer.abandon))
+            await asyncio.shield(self._in_thread(writer.abandon))
             raise
 
     def _check_room(self, needed: int) -> None:
@@ -219,19 +226,23 @@ class SetAsides:
             return
         async with self._turn:
             try:
-                self._take(await asyncio.to_thread(find, self._disk, self._root, repair=False))
+                self._take(await self._in_thread(find, self._disk, self._root, repair=False))
                 now = self._now()
                 for name, file in [*self._files.items()]:
                     if file.info.at_s + self._keep_s <= now:
-                        await asyncio.to_thread(self._remove, name)
+                        await self._in_thread(self._remove, name)
                         del self._files[name]
                         logger.warning(
                             "queue %s: set-aside %s: removed, its time is over",
                             file.info.queue,
                             name,
                         )
-            except OSError as error:
+            except (OSError, StoreError) as error:
                 logger.warning("set-aside files can't be looked after now: %s", error)
+
+    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        # One thread for all of it: a file is abandoned when what was being written is written.
+        return await self._errands.run("set-aside", work, *args, **kwargs)
 
     def _remove(self, name: str) -> None:
         self._disk.remove(self._root / DIRECTORY / file_name(name))

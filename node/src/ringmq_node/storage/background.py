@@ -293,9 +293,10 @@ class Background:
             self._host.threads_done()
             self._reading = None
 
-    def close(self, *, wait: bool = True) -> None:
-        for worker in self._workers.values():
-            worker.close(wait=wait)
+    def close(self, *, until: float) -> bool:
+        """Waits `until` then. Returns whether all threads have ended."""
+        ended = [worker.close(until=until) for worker in self._workers.values()]
+        return all(ended)
 
 
 class _Removal:

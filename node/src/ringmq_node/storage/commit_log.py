@@ -191,9 +191,9 @@ class CommitLog:
             file.exists = False
         self._disk.sync(self._directory)
 
-    def close(self, *, wait: bool) -> None:
-        if self._worker is not None:
-            self._worker.close(wait=wait)
+    def close(self, *, until: float) -> bool:
+        """Waits `until` then. Returns whether its thread has ended."""
+        return self._worker is None or self._worker.close(until=until)
 
     def _turn(self) -> bool:
         """Takes the other log, if it is free."""

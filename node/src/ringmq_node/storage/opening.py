@@ -8,16 +8,21 @@ to bodies in the message store are gathered, and counted on the loop in pieces w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping
+import logging
+from collections.abc import Container, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from ringmq_base.pieces import Pieces
 from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.disk.data_directory import NewFolder
 from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.disk.threads import Errands
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.queue.recovery import Recovered, recover
+
+logger = logging.getLogger(__name__)
 
 # Folders with fewer bytes are read on the loop: some 20 ms at most.
 ASIDE_BYTES_MIN = 64 << 10
@@ -59,12 +64,20 @@ def mark_partial(disk: Disk, folder: Path, unmade: NewFolder | None) -> None:
     folders.mark_partial(disk, folder, "the disk was lost or restored")
 
 
+def mark_unopened(disk: Disk, directory: Path, names: Iterable[str]) -> None:
+    """Marks the replicas in folders of these `names`. Raises `OSError`."""
+    # A later life may open one that couldn't be opened in this.
+    for name in sorted(names):
+        mark_partial(disk, directory / folders.QUEUES_NAME / name, None)
+
+
 class AsideReader:
     """Of one store: reads queues that nobody has open."""
 
-    def __init__(self, disk: Disk, messages: MessageStore) -> None:
+    def __init__(self, disk: Disk, messages: MessageStore, errands: Errands) -> None:
         self._disk = disk
         self._messages = messages
+        self._errands = errands
         # The queues that are being read, by name.
         self._reading: dict[str, asyncio.Event] = {}
 
@@ -84,19 +97,31 @@ class AsideReader:
         path = None if queue in opened else folders.get(queue)
         if path is None or sum(self._disk.list(path).values()) < ASIDE_BYTES_MIN:
             return None
-        done = self._reading[queue] = asyncio.Event()
-        try:
-            return await self._read(path)
-        finally:
-            del self._reading[queue]
-            done.set()
-
-    async def _read(self, folder: Path) -> Recovered:
+        self._reading[queue] = asyncio.Event()
         places: list[RecordLocation] = []
-        lost = self._messages.lost
-        found = await asyncio.to_thread(recover, self._disk, folder, places.append, lost)
+        work = partial(recover, self._disk, path, places.append, self._messages.lost)
+        found = self._errands.begin("recover", work)
+        try:
+            await asyncio.shield(found)
+            await self._share(places)
+            return found.result()
+        finally:
+            if found.done():
+                self._ended(queue)
+            else:
+                # The caller was cancelled, and the thread is still at the folder.
+                found.add_done_callback(partial(self._ended_alone, queue))
+
+    def _ended(self, queue: str) -> None:
+        self._reading.pop(queue).set()
+
+    def _ended_alone(self, queue: str, found: asyncio.Future[Recovered]) -> None:
+        self._ended(queue)
+        if not found.cancelled() and found.exception() is not None:
+            logger.info("the queue %r, which nobody waits for: %s", queue, found.exception())
+
+    async def _share(self, places: list[RecordLocation]) -> None:
         pieces = Pieces()
         for place in places:
             self._messages.share(place)
             await pieces.step()
-        return found

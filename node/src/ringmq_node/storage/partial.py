@@ -76,9 +76,9 @@ class PartialMarks:
         if whole:
             folders.mark_whole(self._disk, [queue.directory for queue in whole])
 
-    def close(self, *, wait: bool) -> None:
-        if self._worker is not None:
-            self._worker.close(wait=wait)
+    def close(self, *, until: float) -> bool:
+        """Waits `until` then. Returns whether its thread has ended."""
+        return self._worker is None or self._worker.close(until=until)
 
     def _schedule(self) -> None:
         if self._whole and self._removing is None and self._loop is not None:

@@ -284,11 +284,11 @@ class GroupCommit:
         for commit in jobs:
             commit.queue.committed(commit)
 
-    def close(self, *, wait: bool = True) -> None:
-        for worker in self._workers:
-            worker.close(wait=wait)
-        self._log.close(wait=wait)
+    def close(self, *, until: float) -> bool:
+        """Waits `until` then. Returns whether all threads have ended."""
+        ended = [worker.close(until=until) for worker in self._workers]
         self.release_waiters()
+        return self._log.close(until=until) and all(ended)
 
     # -- one round
 

@@ -28,10 +28,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from ringmq_base.limits import MIB
 from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.disk.threads import Errands
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError, StoreError
 from ringmq_node.storage.format.formats import JOURNAL, SEGMENT
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
@@ -101,12 +103,18 @@ class _FileCheck:
         return records
 
 
+class ScrubbedStore(SharedParts, Protocol):
+    """The store whose queues are scrubbed."""
+
+    errands: Errands
+
+
 class Scrub:
     """Of one node's store. `queues` gives the queues that are open now."""
 
     def __init__(
         self,
-        shared: SharedParts,
+        shared: ScrubbedStore,
         queues: Callable[[], Iterable[QueueStore]],
         *,
         rate_bytes: int,
@@ -145,13 +153,13 @@ class Scrub:
         )
 
     async def _scrub(self, queue: QueueStore) -> None:
-        files = queue.on_disk()
+        files, errands = queue.on_disk(), self._shared.errands
         segments = {id(file) for file in queue.bodies.segments.values()}
         for file in files:
             check = _FileCheck(file, id(file) not in segments, file.synced - file.unwritten)
             while not check.is_done and _has(queue, file):
                 try:
-                    size, reports = await asyncio.to_thread(check.step, self._shared.disk)
+                    size, reports = await errands.run("scrub", check.step, self._shared.disk)
                 except OSError as error:
                     # The queue may have let go of the file. If the disk is at fault, its next
                     # write fails the store, and readers are told.
@@ -195,8 +203,8 @@ class Scrub:
         live = RangeSet(bodies.live.intersection(low, high))
         missing = RangeSet(bodies.missing.intersection(low, high))
         try:
-            found, _ = await asyncio.to_thread(
-                load_segment, self._shared.disk, segment, live, missing, bodies.cuts
+            found, _ = await self._shared.errands.run(
+                "scrub", load_segment, self._shared.disk, segment, live, missing, bodies.cuts
             )
         except OSError as error:
             logger.info("scrub: %s: %s", segment.path, error)
@@ -209,7 +217,7 @@ class Scrub:
         assert entry.location is not None
         store = self._shared.messages(transient=False)
         try:
-            size = await asyncio.to_thread(store.check_record, entry.location)
+            size = await self._shared.errands.run("scrub", store.check_record, entry.location)
         except ReadError:
             return  # It can't be read just now, and may be whole.
         except CorruptError as error:

@@ -6,8 +6,8 @@ queues within their budget.
 
 A write or sync that fails closes the store for writes, at once and for good. After a failed fsync
 nobody knows which bytes are on the disk, and a second try would report bytes as durable that
-aren't. `on_failed` is called once, `append` and `sync` raise, reads go on. The same happens if a
-call of the disk doesn't come back (`disk.watch`), as whoever waits for it would wait for ever.
+aren't. `on_failed` is called, `append` and `sync` raise, reads go on. The same happens if a call of
+the disk doesn't come back (`disk.watch`), as whoever waits for it would wait for ever.
 
 Thread rule: everything is called on the event loop's thread.
 """
@@ -24,10 +24,11 @@ from pathlib import Path
 
 from ringmq_node.storage.background import Background
 from ringmq_node.storage.commit_log import CommitLog
+from ringmq_node.storage.crew import Crew
 from ringmq_node.storage.deletion import Deletions
 from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.disk.disk import Disk, FileDisk
-from ringmq_node.storage.disk.threads import Task
+from ringmq_node.storage.disk.threads import Errands
 from ringmq_node.storage.disk.watch import WatchedDisk
 from ringmq_node.storage.errors import (
     DiskHangsError,
@@ -40,7 +41,7 @@ from ringmq_node.storage.idle import IdleQueues
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.memory import QueueMemory
 from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.opening import AsideReader, folder_of, mark_partial
+from ringmq_node.storage.opening import AsideReader, folder_of, mark_partial, mark_unopened
 from ringmq_node.storage.partial import PartialMarks
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
@@ -70,20 +71,22 @@ class Store:
         self, directory: Path, disk: Disk, limits: StoreLimits, owned: tuple[FileDisk, int] | None
     ) -> None:
         self.directory = directory
-        self._watched = WatchedDisk(disk)
-        self.disk: Disk = self._watched
+        self.watched = WatchedDisk(disk)
+        self.disk: Disk = self.watched
         disk = self.disk
         self.limits = limits
         self.counters = Counters()
         # Called on the loop after each round, for each queue with ops or fills that it has made
         # durable; for a transient queue soon after each append.
         self.on_durable: Callable[[QueueStore], None] = _ignore
-        # Called on the loop, once.
+        # Called on the loop, once; and once more if the disk is found to hang after that.
         self.on_failed: Callable[[StoreError], None] = lambda error: logger.error("%s", error)
         # Called on the loop when unsynced bytes cross `unsynced_bytes_max`, in either direction.
         # Whatever it stops for that time must not be needed for a round to end.
         self.on_crowded: Callable[[bool], None] = _ignore
         self.failure: StoreFailedError | None = None
+        # Whatever the failure was: a thread may still be in a call of the disk.
+        self._hangs = False
         self._owned = owned
         self._folders, self.corruptions = folders.find_queues(disk, directory)
         self._queues: dict[str, QueueStore] = {}
@@ -107,12 +110,15 @@ class Store:
         if self._unopened:
             self._persistent.expect_references()
         self._transient.start_collecting()
-        self._aside = AsideReader(disk, self._persistent)
+        # What coroutines have done in a thread, which `close` waits for.
+        self.errands = Errands()
+        self._aside = AsideReader(disk, self._persistent, self.errands)
         log = CommitLog(disk, directory, limits, self.fail)
         self._commit = GroupCommit(self, disk, limits, stores, log)
         self._background = Background(self, disk, stores)
-        self._deletions = Deletions(disk, self._tasks_of, self._background.remove_folder)
         self._marks = PartialMarks(disk, fail=self.fail, done=self.threads_done)
+        self._crew = Crew(self._commit, self._background, self._marks, self.errands)
+        self._deletions = Deletions(disk, self._crew.tasks_of, self._background.remove_folder)
         self._memory = QueueMemory(self)
         self._idle = IdleQueues(ticks_max=limits.idle_ticks_max)
         # Of durable queues in a round that has ended, and of transient ones with an append.
@@ -229,10 +235,8 @@ class Store:
         all those are that nobody has opened. One sync, in a thread. Raises `StoreFailedError`."""
         self.check_writable()
         with self._failing():
-            # A later life may open one that couldn't be opened in this.
-            for name in sorted(self._unopened):
-                mark_partial(self.disk, self.directory / folders.QUEUES_NAME / name, None)
-            await asyncio.to_thread(self.disk.sync_all, self.directory)
+            mark_unopened(self.disk, self.directory, self._unopened)
+            await self.errands.run("sync", self.disk.sync_all, self.directory)
 
     def abandon(self, queue: QueueStore) -> None:
         """Does nothing more for a queue that has failed. Its files stay, for the next start."""
@@ -243,7 +247,7 @@ class Store:
             self._forget(queue)
 
     def _forget(self, queue: QueueStore) -> None:
-        for part in (self._commit, self._background, self._marks, self._idle, self._memory):
+        for part in (self._crew, self._idle, self._memory):
             part.forget(queue)
 
     def delete_queue(self, queue: str) -> None:
@@ -265,10 +269,6 @@ class Store:
                 self._deletions.delete(opened, folder)
         self._collect_if_known()
 
-    def _tasks_of(self, queue: QueueStore) -> list[Task]:
-        parts = (self._commit, self._background, self._marks)
-        return [task for part in parts for task in part.tasks_of(queue)]
-
     def _collect_if_known(self) -> None:
         if not self._unopened:
             self._persistent.start_collecting()
@@ -285,18 +285,14 @@ class Store:
         timer = self._loop.call_later(TICK_S, self._tick)
         try:
             self._memory.start(self._loop)
-            self._commit.start(self._loop)
-            self._background.start(self._loop)
-            self._marks.start(self._loop)
+            self._crew.start(self._loop)
             self._reports.start(self._loop)
             await self._stopped
         finally:
             timer.cancel()
             self._loop = self._stopped = None
             self._memory.stop()
-            self._commit.stop()
-            self._background.stop()
-            self._marks.stop()
+            self._crew.stop()
             self._reports.stop()
 
     async def sync(self) -> None:
@@ -312,45 +308,44 @@ class Store:
         called twice.
 
         `on_durable` is not called any more: call `sync` first if somebody waits for it. After a
-        failure, `close` only closes the files. If the disk hangs, it leaves them open: a thread
-        has them and may still write, so the directory stays locked until the process ends.
+        failure, `close` only closes the files. While a thread hasn't ended, it leaves them open:
+        it may still write, so the directory stays locked until the process ends.
         """
         if self._closed:
             return
         self._closed = True
         self._reports.clear()
+        files, lock = self._owned or (None, -1)
         try:
             if not self._hangs:
                 self._drain()
         except DiskHangsError as error:
             self.fail(error)
         finally:
-            self._background.close(wait=not self._hangs)
-            self._marks.close(wait=not self._hangs)
             if self.failure is None:
                 self.failure = StoreClosedError("the store was closed")
-            self._commit.close(wait=not self._hangs)
+            if not self._crew.close(files, hangs=self._hangs):
+                text = f"a thread may still write to {self.directory}, which stays locked"
+                self.fail(DiskHangsError(f"{text}: look at the disk, then start the node again"))
             if self._stopped is not None and not self._stopped.done():
                 self._stopped.set_result(None)
-            if self._owned is not None and not self._hangs:
-                files, lock = self._owned
+            if files is not None and not self._hangs:
                 self._owned = None
                 files.close()
-                # Last: from here on another process may open the directory.
+                # Last: from here on another process, or this one, may open the directory.
                 os.close(lock)
 
     @property
-    def _hangs(self) -> bool:
-        return isinstance(self.failure, DiskHangsError)
+    def holds_directory(self) -> bool:
+        """Whether its own directory is locked; after `close` only if a thread may still write."""
+        return self._owned is not None
 
     def _drain(self) -> None:
         """Waits for the threads, then commits the rest in this one."""
         loop, self._loop = self._loop, None
         self._memory.stop()
         try:
-            self._background.drain()
-            self._marks.drain()
-            self._commit.drain(self._queues.values())
+            self._crew.drain(self._queues.values())
             if self.failure is None:
                 for queue in (each for each in self._queues.values() if not each.durable):
                     folders.remove_folder(self.disk, queue.directory)
@@ -384,14 +379,15 @@ class Store:
 
     def _tick(self) -> None:
         """Looks for a hanging disk, has idle queues flushed, and memory above the budget freed."""
-        if self._loop is None or self.failure is not None:
+        if self._loop is None or self._hangs:
             return
-        late = self._watched.look(TICK_S, self.limits.disk_timeout_s)
+        late = self.watched.look(TICK_S, self.limits.disk_timeout_s)
         if late is not None:
             text = f"store closed for writes: {late}: look at the disk, then start the node again"
             self.fail(DiskHangsError(text))
-            return
         self._loop.call_later(TICK_S, self._tick)
+        if self.failure is not None:
+            return
         self._idle.tick()
         self._commit.tick()
         self._memory.keep_budget(self._queues.values())
@@ -489,9 +485,15 @@ class Store:
             raise self.fail(error) from error
 
     def fail(self, error: Exception) -> StoreFailedError:
-        """Closes the store for writes. Returns the failure that is raised from now on."""
+        """Closes the store for writes. Returns the failure that is raised from now on.
+
+        The first one, unless the disk hangs as well: whoever makes room for a full disk then must
+        not begin another life in this process.
+        """
+        hangs = isinstance(error, DiskHangsError)
         # Before anybody hears of it: nothing may be appended by those who are told.
-        if self.failure is None:
+        if self.failure is None or (hangs and not self._hangs):
+            self._hangs = hangs
             self.failure = failure_of(error)
             self._commit.release_waiters()
             self.on_failed(self.failure)

@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -156,6 +156,31 @@ def test_file_in_use_by_a_thread_is_not_closed_under_it(
     go_on.set()
     thread.join(10)
     assert errors == []
+
+
+@pytest.mark.parametrize("end", [FileDisk.refuse, FileDisk.close])
+def test_a_disk_that_was_closed_does_nothing_more(
+    disk: FileDisk, tmp_path: Path, end: Callable[[FileDisk], None]
+) -> None:
+    """A thread of a life that is over must not touch the files of the next one."""
+    path = tmp_path / "file"
+    disk.write(path, 0, [b"next life's"])
+    end(disk)
+    calls: list[Callable[[], object]] = [
+        lambda: disk.write(path, 0, [b"x"]),
+        lambda: disk.write(tmp_path / "new", 0, [b"x"], sync=True),
+        lambda: disk.sync(path),
+        lambda: disk.sync(tmp_path),
+        lambda: disk.sync_all(tmp_path),
+        lambda: disk.read(path, 0, 1),
+        lambda: disk.rename(path, tmp_path / "new"),
+        lambda: disk.remove(path),
+        lambda: disk.list(tmp_path),
+    ]
+    for call in calls:
+        with pytest.raises(OSError, match="was closed"):
+            call()
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"file": b"next life's"}
 
 
 def test_rename_that_hangs_holds_up_no_other_file(

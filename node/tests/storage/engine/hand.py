@@ -136,9 +136,10 @@ def by_hand(*, segment_positions: int | None = None) -> Iterator[Hand]:
         ) -> None:
             hand.waiting.append(Waiting(self.name, task, loop, done))
 
-        def close(self, *, wait: bool = True) -> None:
+        def close(self, *, until: float) -> bool:
             for item in [item for item in hand.waiting if item.worker == self.name]:
                 hand.let_go(item)
+            return True
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (rounds, background):

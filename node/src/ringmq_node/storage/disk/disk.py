@@ -16,6 +16,7 @@ Calls come from several threads. No two at a time write to one file.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -64,11 +65,16 @@ class _Handle:
 
 
 class FileDisk:
-    """A `Disk` of real files. Keeps up to `HANDLES_MAX` of them open."""
+    """A `Disk` of real files. Keeps up to `HANDLES_MAX` of them open.
+
+    Once it is closed every call raises. Another life may have the directory by then, and a thread
+    that is late must neither open its files nor rename anything in it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._handles: OrderedDict[Path, _Handle] = OrderedDict()
+        self._refuses = False
 
     def write(
         self, path: Path, offset: int, buffers: Sequence[bytes | memoryview], *, sync: bool = False
@@ -88,6 +94,7 @@ class FileDisk:
             self._release(handle)
 
     def sync(self, path: Path) -> None:
+        self._check(path)
         if path.is_dir():
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -102,6 +109,7 @@ class FileDisk:
             self._release(handle)
 
     def sync_all(self, directory: Path) -> None:
+        self._check(directory)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             _sync_file_system(descriptor)
@@ -126,6 +134,7 @@ class FileDisk:
             self._release(handle)
 
     def rename(self, old: Path, new: Path) -> None:
+        self._check(old)
         # Not under the lock: if this call hangs, other threads must go on with other files. The
         # caller sees to it that nobody reads under either name meanwhile (`QueueFile.lock`).
         os.rename(old, new)
@@ -142,6 +151,7 @@ class FileDisk:
                 self._retire(path)
 
     def remove(self, path: Path) -> None:
+        self._check(path)
         with self._lock:
             self._retire(path)
         try:
@@ -152,20 +162,32 @@ class FileDisk:
             os.rmdir(path)
 
     def list(self, path: Path) -> dict[str, int]:
+        self._check(path)
         try:
             with os.scandir(path) as entries:
                 return {entry.name: entry.stat().st_size for entry in entries}
         except FileNotFoundError:
             return {}
 
+    def refuse(self) -> None:
+        """Every later call raises. Those that are under way go on."""
+        self._refuses = True
+
     def close(self) -> None:
-        """Closes every file. Nothing is synced by this."""
+        """Closes every file, and refuses later calls. Nothing is synced by this."""
+        self.refuse()
         with self._lock:
             for path in [*self._handles]:
                 self._retire(path)
 
+    def _check(self, path: Path) -> None:
+        if self._refuses:
+            raise OSError(errno.EBADF, "the data directory was closed", str(path))
+
     def _acquire(self, path: Path, *, create: bool) -> _Handle:
         with self._lock:
+            # With the lock: what is opened behind `close` would stay open.
+            self._check(path)
             handle = self._handles.get(path)
             if handle is None:
                 handle = _Handle(_open(path, create=create))

@@ -53,6 +53,13 @@ class WatchedDisk:
             return None
         return f"{late.what} of {late.path} has not come back for {waited_s_max:g} s"
 
+    def slow_call(self) -> str:
+        """Describes a call that has been under way since before the last look; empty: none is."""
+        for call in list(self._calls.values()):
+            if call.waited_s:
+                return f"{call.what} of {call.path} has not come back yet"
+        return ""
+
     @contextmanager
     def _noted(self, what: str, path: Path) -> Iterator[None]:
         thread = threading.get_ident()
