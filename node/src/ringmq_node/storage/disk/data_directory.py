@@ -153,6 +153,11 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
             remove_folder(disk, folder)
             continue
         files = disk.list(folder)
+        if not files:
+            # A power cut has taken back all that was made in it. Removed as it is: should there be
+            # anything in it all the same, this fails.
+            disk.remove(folder)
+            continue
         size = files.get(NAME_NAME, 0)
         path = folder / NAME_NAME
         texts = decode_texts(QUEUE_NAME, path, disk.read(path, 0, size)) if size else None

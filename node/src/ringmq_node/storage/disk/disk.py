@@ -21,6 +21,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -164,10 +165,20 @@ class FileDisk:
     def list(self, path: Path) -> dict[str, int]:
         self._check(path)
         try:
-            with os.scandir(path) as entries:
-                return {entry.name: entry.stat().st_size for entry in entries}
+            entries = os.scandir(path)
         except FileNotFoundError:
+            # A link whose disk isn't mounted is no directory that nobody has made yet.
+            if os.path.islink(path):
+                raise
             return {}
+        sizes: dict[str, int] = {}
+        with entries:
+            for entry in entries:
+                # Its name may have gone since it was read: whoever has put a file of his own here
+                # takes it away again. The others must not seem to be gone with it.
+                with suppress(FileNotFoundError):
+                    sizes[entry.name] = _size_of(entry)
+        return sizes
 
     def refuse(self) -> None:
         """Every later call raises. Those that are under way go on."""
@@ -211,6 +222,15 @@ class FileDisk:
             handle.retired = True
             if handle.users == 0:
                 os.close(handle.descriptor)
+
+
+def _size_of(entry: os.DirEntry[str]) -> int:
+    """Raises `FileNotFoundError` if the name has gone."""
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError:
+        # Or it is a link that leads nowhere, which is a name all the same.
+        return entry.stat(follow_symlinks=False).st_size
 
 
 def _open(path: Path, *, create: bool) -> int:
