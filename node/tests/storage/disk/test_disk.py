@@ -183,6 +183,29 @@ def test_a_disk_that_was_closed_does_nothing_more(
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"file": b"next life's"}
 
 
+def test_a_file_that_is_read_as_it_is_removed_keeps_no_room(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    disk.write(path, 0, [b"removed"])
+    before = open_files()
+    real = os.unlink
+
+    def unlink(removed: Path) -> None:
+        # A thread that reads, just then.
+        assert disk.read(path, 0, 10) == b"removed"
+        real(removed)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    disk.remove(path)
+    monkeypatch.undo()
+    assert open_files() == before - 1
+    with pytest.raises(FileNotFoundError):
+        disk.read(path, 0, 10)
+    disk.write(path, 0, [b"next"])
+    assert path.read_bytes() == b"next"
+
+
 def test_rename_that_hangs_holds_up_no_other_file(
     disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

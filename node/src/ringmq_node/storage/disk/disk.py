@@ -153,14 +153,15 @@ class FileDisk:
 
     def remove(self, path: Path) -> None:
         self._check(path)
-        with self._lock:
-            self._retire(path)
         try:
             os.unlink(path)
         except FileNotFoundError:
-            return
+            pass
         except IsADirectoryError:
             os.rmdir(path)
+        # Afterwards: a reader in between would open the file again, and keep its room on the disk.
+        with self._lock:
+            self._retire(path)
 
     def list(self, path: Path) -> dict[str, int]:
         self._check(path)
