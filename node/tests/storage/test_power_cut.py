@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from node.tests.storage.queue.test_queue_store import publish
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 from node.tests.storage.workload import (
     LIMITS,
     QUEUE,
     Picture,
     Workload,
+    bodies,
     check_bodies,
     open_store,
     run_store,
@@ -21,6 +24,7 @@ from node.tests.storage.workload import (
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.storage import QueueStore, StoreLimits
+from ringmq_node.storage.disk.data_directory import NAME_NAME
 
 
 class Recording:
@@ -185,3 +189,84 @@ def test_segments_are_deleted_in_the_workload() -> None:
     removed = [call.path.name for call in recording.disk.log if call.name == "remove"]
     assert any(name.endswith(".idx") for name in removed)
     assert any(name.endswith(".jif") for name in removed)
+
+
+def cuts(disk: SimulatedDisk, first: int) -> Iterator[tuple[str, SimulatedDisk]]:
+    """Disks as power cuts leave them, from the call `first` to the end, with stories of them."""
+    before = SimulatedDisk()
+    for call in disk.log[:first]:
+        before.do(call)
+    for calls in range(first, len(disk.log) + 1):
+        ways: tuple[tuple[Kept, int], ...] = (("nothing", 1), ("everything", 1), ("anything", 20))
+        for kept, seeds in ways:
+            for seed in range(seeds):
+                after = before.copy().power_cut(kept, random.Random(seed))
+                yield f"{kept} kept after {calls} calls, seed {seed}", after
+        if calls < len(disk.log):
+            before.do(disk.log[calls])
+
+
+@pytest.mark.parametrize("queues", [1, 9], ids=["one", "many at once"])
+def test_a_partial_replica_stays_partial_whatever_cuts_the_power(queues: int) -> None:
+    """From the moment at which all marks are durable. Its first op wrote its name once more, and
+    a cut then lost the name, and with it the folder and the mark."""
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    names = [f"q{number}" for number in range(queues)]
+    marked = 0
+
+    async def work() -> None:
+        nonlocal marked
+        opened = [store.open_queue(name, partial=True, label="orders") for name in names]
+        await store.sync_marks()
+        marked = len(disk.log)
+        for queue in opened:
+            publish(queue, [b"x"])
+        await store.sync()
+
+    run_store(store, work)
+    for story, after in cuts(disk, marked):
+        again = open_store(after)
+        assert all(again.open_queue(name).partial for name in names), story
+
+
+@pytest.mark.logs("queue.name: .* the queue's name is lost")
+def test_a_mark_keeps_its_folder_whatever_has_become_of_the_name() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+
+    async def work() -> None:
+        store.open_queue(QUEUE, partial=True)
+        await store.sync_marks()
+
+    run_store(store, work)
+    (name,) = (path for path in disk.files() if path.name == NAME_NAME)
+    disk.content(name)[-1] ^= 1
+    damaged = len(disk.log)
+    for _ in range(2):
+        again = open_store(disk)
+        assert [Path(report.file) for report in again.corruptions] == [name]
+        assert disk.list(name.parent)
+    again.open_queue(QUEUE)
+    assert len(disk.log) > damaged
+
+
+@pytest.mark.logs("queue.name: .* the queue's name is lost")
+def test_a_name_that_was_lost_is_written_anew_whatever_cuts_the_power() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+
+    async def work() -> None:
+        publish(store.open_queue(QUEUE), [b"confirmed"])
+        await store.sync()
+
+    run_store(store, work)
+    (name,) = (path for path in disk.files() if path.name == NAME_NAME)
+    disk.write(name, 0, [b"?"], sync=True)
+    damaged = len(disk.log)
+    open_store(disk).open_queue(QUEUE)
+    for story, after in cuts(disk, damaged):
+        again = open_store(after)
+        assert bodies(again.open_queue(QUEUE)) == {0: b"confirmed"}, story
+        assert NAME_NAME in after.list(name.parent), story
+    assert not open_store(disk).corruptions

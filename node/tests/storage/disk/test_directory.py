@@ -12,6 +12,8 @@ from node.tests.storage.queue.test_queue_store import publish
 from node.tests.storage.workload import QUEUE, bodies
 
 from ringmq_node.storage import FileDisk, Store
+from ringmq_node.storage.disk.data_directory import NAME_NAME, PARTIAL_NAME
+from ringmq_node.storage.offline import DataDirectory, open_offline, verify
 
 Appears = Callable[[Path], None]
 
@@ -125,6 +127,22 @@ def test_a_folder_is_not_taken_for_empty_because_its_listing_is(
         real_store(tmp_path)
     monkeypatch.undo()
     assert found(tmp_path) == {0: b"confirmed"}
+
+
+@pytest.mark.logs("the queue's name is lost")
+def test_who_looks_at_a_directory_is_told_which_folders_a_start_removes(tmp_path: Path) -> None:
+    filled(tmp_path)
+    half_made, partial = (tmp_path / "queues" / (digit * 32) for digit in "01")
+    for folder in (half_made, partial):
+        folder.mkdir()
+        (folder / NAME_NAME).write_bytes(b"?")
+    (partial / PARTIAL_NAME).write_bytes(b"?")
+    with open_offline(tmp_path) as disk:
+        seen = verify(DataDirectory(tmp_path, disk))
+    assert [Path(fault.file).parent.name for fault in seen.faults] == [partial.name]
+    real_store(tmp_path).close()
+    assert not half_made.exists()
+    assert partial.exists()
 
 
 def test_an_empty_folder_of_a_queue_that_was_never_made_goes(tmp_path: Path) -> None:

@@ -56,8 +56,13 @@ NAME_NAME = "queue.name"
 LABEL_NAME = "queue.label"
 PARTIAL_NAME = "queue.partial"
 LEFTOVER_NAME = "queue.leftover"
+# A name that is written anew, until it is whole.
+NEW_NAME_NAME = f"{NAME_NAME}.new"
 # The files that a folder may have before its first journal is made.
 TEXT_NAMES = frozenset({NAME_NAME, LABEL_NAME, PARTIAL_NAME, LEFTOVER_NAME})
+# A folder without a readable name that has no others is half made. Not with `queue.partial`:
+# nobody may forget that a replica lacks messages.
+VOID_NAMES = TEXT_NAMES - {PARTIAL_NAME} | {NEW_NAME_NAME}
 GONE_SUFFIX = ".gone"
 TRANSIENT_SUFFIX = ".transient"
 # The suffixes of folders that a start removes.
@@ -163,7 +168,7 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
         texts = decode_texts(QUEUE_NAME, path, disk.read(path, 0, size)) if size else None
         if texts is not None and folder_name(texts[0]) == name:
             queues[texts[0]] = folder
-        elif files.keys() <= TEXT_NAMES:
+        elif files.keys() <= VOID_NAMES:
             # The name is synced before the first journal is made. So this queue never had one: its
             # creation was cut short, and was reported to nobody.
             remove_folder(disk, folder)
@@ -214,12 +219,22 @@ def make_folders(disk: Disk, new: Sequence[NewFolder]) -> None:
 def write_name(disk: Disk, folder: NewFolder, *, sync: bool = False) -> None:
     """Writes the queue's name, which makes the folder. The folder itself is not synced."""
     path = folder.path / NAME_NAME
-    if disk.list(folder.path):
-        # A queue whose name was lost. The bytes of the old file must not remain behind the new
-        # ones, which may be shorter.
-        disk.remove(path)
-    # From the inside out: a folder that a power cut keeps has its name, or it is empty.
-    disk.write(path, 0, [encode_texts(QUEUE_NAME, folder.queue)], sync=sync)
+    wanted = encode_texts(QUEUE_NAME, folder.queue)
+    files = disk.list(folder.path)
+    if not files:
+        # From the inside out: a folder that a power cut keeps has its name, or it is empty.
+        disk.write(path, 0, [wanted], sync=sync)
+    elif NAME_NAME in files and disk.read(path, 0, files[NAME_NAME]) == wanted:
+        # That of a partial replica, which gets its first op. A cut between its removal and the
+        # next write would lose the name, and a start then the mark.
+        if sync:
+            disk.sync(path)
+    else:
+        # A queue whose name was lost. Under another name until it is whole, as for `store.meta`.
+        new = folder.path / NEW_NAME_NAME
+        disk.remove(new)
+        disk.write(new, 0, [wanted], sync=True)
+        disk.rename(new, path)
 
 
 def create_transient_folder(disk: Disk, directory: Path, queue: str) -> Path:

@@ -164,7 +164,7 @@ class DataDirectory:
                 what = f"the folder of this queue is {folders.folder_name(texts[0])}"
                 self.findings.add(path, 0, size, what, queue=texts[0])
             return QueueFolder(folder, texts[0], label, files)
-        if files.keys() <= _NAMES:
+        if files.keys() <= folders.VOID_NAMES:
             self.findings.note(folder, "a queue that was being made, removed at the next start")
             return None
         self.findings.add(path, 0, size, "the queue's name is lost")
