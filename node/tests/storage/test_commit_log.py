@@ -464,6 +464,53 @@ def test_a_torn_tail_is_no_damage() -> None:
         assert len(queue.state.live) >= 19
 
 
+def with_two_logs(damage: Callable[[SimulatedDisk], None]) -> SimulatedDisk:
+    """A power cut while the full log's journals are synced. Of the three queues, the newest op of
+    one is in that log alone: its last record."""
+    disk = HeldDisk()
+    store = open_store(disk, SHORT_LOGS)
+    left: list[SimulatedDisk] = []
+
+    async def work() -> None:
+        await rounds(store, 1)
+        disk.go.clear()
+        await rounds_from(store, 1)
+        for name in QUEUES[:2]:
+            publish(store.open_queue(name), f"{name} 2".encode())
+        await store.sync()
+        left.append(disk.power_cut("nothing", random.Random(1)))
+        disk.go.set()
+
+    run_store(store, work)
+    damage(left[0])
+    return left[0]
+
+
+@pytest.mark.logs("commit-0.log")
+@pytest.mark.may_log("no valid record header")
+def test_the_other_log_proves_the_end_of_a_full_one() -> None:
+    """The last record looks torn; but nothing is written behind what isn't durable."""
+    disk = with_two_logs(lambda disk: flip(LOGS[0], len(disk.content(LOGS[0])) - 1)(disk))
+    store = open_store(disk, LONG)
+    assert all(store.open_queue(name).partial for name in QUEUES)
+    assert len(store.open_queue(QUEUES[2]).state.live) == 1
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_the_other_log_proves_no_more_than_that(torn: bool) -> None:
+    def cut(disk: SimulatedDisk) -> None:
+        if torn:
+            # The first record of the younger log was never reported.
+            flip(LOGS[1], len(disk.content(LOGS[1])) - 1)(disk)
+
+    disk = with_two_logs(cut)
+    store = open_store(disk, LONG)
+    for name in QUEUES:
+        queue = store.open_queue(name)
+        assert not queue.partial
+        assert len(queue.state.live) == (3 if name in QUEUES[:2] and not torn else 2)
+
+
 def test_a_failed_write_of_the_log_fails_the_store() -> None:
     disk = SimulatedDisk()
     store = open_store(disk, LIMITS)

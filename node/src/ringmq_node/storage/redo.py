@@ -8,14 +8,18 @@ and removed, or its queue was deleted: then nobody needs the piece. To apply a l
 whose journals were all synced, changes nothing, because a journal only grows.
 
 **Damage.** If a record of a log can't be read though it was durable once, nobody knows which
-queues have lost ops by it. So every replica of the node is marked as partial, and catches up.
+queues have lost ops by it. So every replica of the node is marked as partial, and catches up. The
+end of a log looks torn if it is damaged. But the other log is begun only behind a full one, when
+all of that is durable: so its first record proves the one before.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from ringmq_node.storage.commit_log import LOG_NAMES
@@ -63,33 +67,56 @@ def apply_logs(disk: Disk, directory: Path, write: Write) -> list[CorruptionRepo
     `disk`. Returns what is damaged. Raises `OSError`, `UnsupportedFormatError`."""
     names = disk.list(directory)
     journals = _Journals(disk, directory / folders.QUEUES_NAME, write)
-    reports: list[CorruptionReport] = []
-    for name in LOG_NAMES:
-        if name in names:
-            reports += _apply(disk, directory / name, names[name], journals)
+    applied = [
+        _apply(disk, directory / name, names[name], journals) for name in LOG_NAMES if name in names
+    ]
+    reports = [report for each in applied for report in each.reports]
+    # Those whose numbers can be read, the older one first.
+    numbered = sorted((each for each in applied if each.first), key=lambda each: each.first)
+    for older, younger in pairwise(numbered):
+        if older.last != younger.first - 1 and not older.reports:
+            reason = f"ends with record {older.last}, and the other log begins with {younger.first}"
+            reports.append(CorruptionReport(older.name, older.end, older.torn_bytes, reason))
     return reports
 
 
-def _apply(disk: Disk, path: Path, size: int, journals: _Journals) -> list[CorruptionReport]:
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """One log. `first` and `last` are numbers of records; `first` is 0 where it isn't known."""
+
+    name: str
+    reports: list[CorruptionReport]
+    first: int = 0
+    last: int = 0
+    # Where its records end, and the bytes behind that.
+    end: int = 0
+    torn_bytes: int = 0
+
+
+def _apply(disk: Disk, path: Path, size: int, journals: _Journals) -> _Applied:
     # Also if the disk has failed in the midst of writing `SETTLED_HEAD`: the journals were synced
     # before, and a log that is taken for damaged makes every replica of the node partial.
     if not any(disk.read(path, 0, FILE_HEADER.size)):
-        return []
+        return _Applied(str(path), [])
     file = RecordFile(str(path), COMMIT_LOG, size, partial(disk.read, path))
     if not file.marker:
-        return [CorruptionReport(str(path), 0, size, file.unreadable)]
+        return _Applied(str(path), [CorruptionReport(str(path), 0, size, file.unreadable)])
 
     known: dict[int, Journal] = {}
 
-    def visit(header: Header, payload: bytes) -> None:
+    def visit(header: Header, payload: bytes) -> int:
         if header.kind != RecordKind.REDO:
             raise ValueError(f"a record of kind {header.kind} in a commit log")
         named, pieces = redo_records.decode(payload, known)
         known.update(named)
         for piece in pieces:
             journals.write(*piece)
+        return header.number
 
-    return file.scan(visit).corruptions
+    scan = file.scan(visit)
+    # Without a record it is one that was just begun, and its first write is torn.
+    last = scan.records[-1][1] if scan.records else (scan.number or 1) - 1
+    return _Applied(str(path), scan.corruptions, scan.number or 0, last, scan.end, scan.torn_bytes)
 
 
 class _Journals:
