@@ -182,8 +182,9 @@ def test_a_queue_is_read_again_when_the_thread_that_nobody_waits_for_is_done(
 
     async def work() -> None:
         await give_up_reading(store, reading)
+        reading.begun.clear()
         again = asyncio.create_task(store.recover(QUEUE))
-        await asyncio.sleep(0)
+        assert not await asyncio.to_thread(reading.begun.wait, 0.1)
         reading.end.set()
         assert await again is not None
         assert reading.most == 1
