@@ -82,7 +82,6 @@ class Bodies:
         # and to find it for each took most of the time, 60 ms for 10 000.
         self._counted: IndexEntry | None = None
         self._accounted = 0
-        self._is_counted = True
         self.account()
 
     @property
@@ -396,16 +395,9 @@ class Bodies:
 
     def account(self) -> None:
         """Adds the change of this queue's memory to the node's sum."""
-        if self._is_counted:
-            now = self.index.memory_bytes
-            self._shared.counters.queue_memory_bytes += now - self._accounted
-            self._accounted = now
-
-    def leave_sum(self) -> None:
-        """The queue is deleted or given up: the node's sum is without it from now on."""
-        self._is_counted = False
-        self._shared.counters.queue_memory_bytes -= self._accounted
-        self._accounted = 0
+        now = self.index.memory_bytes
+        self._shared.counters.queue_memory_bytes += now - self._accounted
+        self._accounted = now
 
     def check(self) -> None:
         """Asserts the invariants at the top."""
@@ -420,4 +412,4 @@ class Bodies:
         assert self.live_bytes == total, (self.live_bytes, total)
         chain = paging.chain(self.index, self.index.deltas.values(), self.head)
         paging.check(chain)
-        assert self._accounted == (self.index.memory_bytes if self._is_counted else 0)
+        assert self._accounted == self.index.memory_bytes

@@ -9,7 +9,8 @@ each of them what happens, in an order that a power cut at any moment can't hurt
 A transient queue waits for nothing: its `durable_number` is that of its last op, its journal isn't
 written, all its messages count as transient, and nobody syncs what it pages out.
 
-A replica appends ops in order, by one master's numbering; to give up its tail it calls `install`.
+The replica's part of the contract: ops are appended in order, by one master's numbering, and a
+replica that has to give up its own tail calls `install`.
 """
 
 from __future__ import annotations
@@ -405,13 +406,12 @@ class QueueStore:
         return True
 
     def close(self) -> None:
-        """Deleted or given up: takes nothing more, leaves the node's sums; it may be broken."""
+        """The queue is being deleted or given up: it takes nothing more."""
         self.closed = True
-        self._flusher.forget()
-        self.bodies.leave_sum()
 
     def delete(self) -> list[IndexEntry]:
         """The queue is deleted: leaves no cycle (`resources.garbage`). See `Bodies.clear`."""
+        self._flusher.forget()
         entries = self.bodies.clear()
         self.pager.clear()
         self.bodies.end()
