@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from node.tests.storage.simulated_disk import SimulatedDisk
-from node.tests.storage.workload import open_store
+from node.tests.storage.workload import open_store, run_store
 
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
@@ -122,3 +122,30 @@ def test_messages_that_come_back_to_a_lazy_queue_are_let_go_of_by_the_next_tick(
     store._memory.keep_budget(store.queues())
     assert not queue.pager.wants_reducing
     store.close()
+
+
+def test_a_queue_that_was_given_up_has_no_share_of_the_memory() -> None:
+    """The other queues would have less, until the node is started again; and rounds would wait for
+    a flush of its journals that never comes."""
+    store = open_store(SimulatedDisk(), StoreLimits(journal_entries_max=100))
+    bad, good = store.open_queue("bad"), store.open_queue("good")
+
+    async def work() -> None:
+        publish(good)
+        await store.sync()
+        own = store.counters.queue_memory_bytes - bad.bodies.index.memory_bytes
+        store._background.stop()
+        for _ in range(150):
+            publish(bad)
+            await store.sync()
+        assert store.counters.queue_memory_bytes > own
+        assert store.counters.sealed_bytes > 0
+        # A consumer of it has read something in the moment in which it failed.
+        reading = bad.bodies
+        store.abandon(bad)
+        assert (store.counters.queue_memory_bytes, store.counters.sealed_bytes) == (own, 0)
+        reading.forget(bad.state.live.ranges())
+        store.delete_queue("bad")
+        assert (store.counters.queue_memory_bytes, store.counters.sealed_bytes) == (own, 0)
+
+    run_store(store, work)

@@ -5,7 +5,7 @@ So a queue that is deleted takes nothing more and can't be found any more, and i
 files go when no thread works on it: as a rule at once, else when its round or flush has ended.
 
 A queue that has failed and was given up is deleted in the same way, but for its memory: whatever
-was wrong with it may still be.
+was wrong with it may still be. It has left the node's budget when it was given up.
 
 A power cut before that brings the queue back, as one that nobody has opened. The node's registry
 says that it was deleted, and the node deletes it at its start.
@@ -46,6 +46,12 @@ class Deletions:
         # that says so.
         self.given_up: set[QueueStore] = set()
         self._gone = 0
+
+    def give_up(self, queue: QueueStore) -> None:
+        """The queue has failed. It counts no more in what the node's queues may hold together."""
+        self.given_up.add(queue)
+        queue.flusher.forget()
+        queue.bodies.give_up_share()
 
     def delete(self, queue: QueueStore, folder: Path) -> None:
         """Deletes `queue`, now or when its threads are done. The caller begins no further work on

@@ -242,7 +242,7 @@ class Store:
         """Does nothing more for a queue that has failed. Its files stay, for the next start."""
         if self._queues.get(queue.queue) is queue:
             del self._queues[queue.queue]
-            self._deletions.given_up.add(queue)
+            self._deletions.give_up(queue)
             self._commit.end(queue)
             self._forget(queue)
 

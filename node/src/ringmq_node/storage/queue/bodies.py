@@ -82,6 +82,7 @@ class Bodies:
         # and to find it for each took most of the time, 60 ms for 10 000.
         self._counted: IndexEntry | None = None
         self._accounted = 0
+        self._is_given_up = False
         self.account()
 
     @property
@@ -395,9 +396,18 @@ class Bodies:
 
     def account(self) -> None:
         """Adds the change of this queue's memory to the node's sum."""
+        if self._is_given_up:
+            return
         now = self.index.memory_bytes
         self._shared.counters.queue_memory_bytes += now - self._accounted
         self._accounted = now
+
+    def give_up_share(self) -> None:
+        """The queue has failed: takes its memory out of the node's sum, for good. Whatever is wrong
+        with the index may be so with its sums as well, so only the number is looked at."""
+        self._shared.counters.queue_memory_bytes -= self._accounted
+        self._accounted = 0
+        self._is_given_up = True
 
     def check(self) -> None:
         """Asserts the invariants at the top."""
@@ -412,4 +422,4 @@ class Bodies:
         assert self.live_bytes == total, (self.live_bytes, total)
         chain = paging.chain(self.index, self.index.deltas.values(), self.head)
         paging.check(chain)
-        assert self._accounted == self.index.memory_bytes
+        assert self._accounted == (0 if self._is_given_up else self.index.memory_bytes)

@@ -133,7 +133,7 @@ class Flusher:
         self._count_sealed(journal.file.end)
 
     def forget(self) -> None:
-        """The queue is deleted, and its files with it."""
+        """The queue is deleted, and its files with it, or given up."""
         self._count_sealed(-self._sealed_bytes)
 
     def end(self) -> None:

@@ -114,7 +114,7 @@ class QueueStore:
         # Rounds that this queue took part in, begun and done. The ops appended up to now are
         # durable when `_commits` has reached `_gate()`.
         self._takes = self._commits = 0
-        self._flusher = Flusher(
+        self.flusher = Flusher(
             directory,
             host,
             self.bodies,
@@ -222,7 +222,7 @@ class QueueStore:
         """What `install` will change, computed in pieces of work. Raises `ReadError`."""
         make = partial(BodyChanges, self.bodies, state, keep_below, durable=self.durable)
         try:
-            with self._flusher.held():
+            with self.flusher.held():
                 return await computed_in_pieces(make)
         finally:
             self._host.mark_flushable(self)
@@ -322,13 +322,13 @@ class QueueStore:
         """`job` is on disk. Returns whether that made an op or a fill durable."""
         self._unmade = None
         for sealed in self._log.committed(job.pieces):
-            self._flusher.sealed(sealed)
+            self.flusher.sealed(sealed)
             self._host.mark_flushable(self)
         self.pager.durable(job.entries)
         # The removes of these bodies are in the job's pieces, or in a round before.
         self.bodies.releases.release(job.releases)
         self._commits += 1
-        if self._flusher.waits_for_a_round:
+        if self.flusher.waits_for_a_round:
             self._host.mark_flushable(self)
         before = (self.durable_number, self._fills_durable)
         self._fills_durable = job.fills
@@ -344,24 +344,24 @@ class QueueStore:
 
         It has to be done, and `flushed` called, before the next one is planned.
         """
-        job = self._flusher.plan(self._commits)
-        if self._flusher.waits_for_a_round and self._log.has_pending:
+        job = self.flusher.plan(self._commits)
+        if self.flusher.waits_for_a_round and self._log.has_pending:
             # Nothing else may be appended to this queue for a long time, and no round would begin.
             self._host.mark_dirty(self)
         return job
 
     def flushed(self, job: FlushJob) -> None:
         """`job` has been done."""
-        self._flusher.flushed(job)
+        self.flusher.flushed(job)
 
     @property
     def flushable(self) -> bool:
         """Whether there is something on disk to be moved or deleted."""
-        return bool(self._flusher.sealed_count or self._flusher.waits_for_a_round)
+        return bool(self.flusher.sealed_count or self.flusher.waits_for_a_round)
 
     @property
     def sealed_count(self) -> int:
-        return self._flusher.sealed_count
+        return self.flusher.sealed_count
 
     # -- memory
 
@@ -386,7 +386,7 @@ class QueueStore:
 
     def on_disk(self) -> list[QueueFile]:
         """Journals and segments; the last one is the current journal."""
-        return [*self._flusher.files(), *self._log.files()]
+        return [*self.flusher.files(), *self._log.files()]
 
     def seal(self) -> None:
         """Begins another journal, with the state as it is."""
@@ -411,11 +411,11 @@ class QueueStore:
 
     def delete(self) -> list[IndexEntry]:
         """The queue is deleted: leaves no cycle (`resources.garbage`). See `Bodies.clear`."""
-        self._flusher.forget()
+        self.flusher.forget()
         entries = self.bodies.clear()
         self.pager.clear()
         self.bodies.end()
-        self._flusher.end()
+        self.flusher.end()
         self.on_lost = lambda: None
         return entries
 
@@ -453,12 +453,12 @@ class QueueStore:
     ) -> Checkpoint:
         """The state as it is, to begin the journal `generation`. `journals` come before it, beside
         the sealed ones."""
-        cuts = self._flusher.cuts_needed(generation, journals, cuts)
+        cuts = self.flusher.cuts_needed(generation, journals, cuts)
         return Checkpoint(generation, self.state, cuts, self.damaged)
 
     def _emptied(self, file: QueueFile) -> None:
         """An entry has left `file`."""
-        if self._flusher.emptied(file):
+        if self.flusher.emptied(file):
             self._host.mark_flushable(self)
 
     def _lost(self, entry: IndexEntry | None) -> None:
