@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -321,5 +322,7 @@ class _Removal:
             del self._forgotten[-FORGOTTEN_AT_ONCE:]
         for dead in self._condemned:
             dead.segment.path = self._folder / dead.segment.path.name
-            self.entries += dead.read(self._disk)
+            # Else its bodies stay in the message store until the next start counts anew.
+            with suppress(OSError):
+                self.entries += dead.read(self._disk)
         folders.remove_folder(self._disk, self._folder)

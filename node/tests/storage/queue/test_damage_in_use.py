@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,10 +41,15 @@ class ShortOfHandles(SimulatedDisk):
     """Reads fail while `is_short`, though the bytes on the disk are whole."""
 
     is_short = False
+    # Of files whose paths end in this; and how.
+    of_files = ""
+    error = errno.EMFILE
+    reads_failed = 0
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
-        if self.is_short:
-            raise OSError(errno.EMFILE, "Too many open files")
+        if self.is_short and str(path).endswith(self.of_files):
+            self.reads_failed += 1
+            raise OSError(self.error, os.strerror(self.error))
         return super().read(path, offset, size)
 
 
