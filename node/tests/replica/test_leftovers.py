@@ -131,10 +131,12 @@ def test_nothing_is_kept_for_no_time(tmp_path: Path) -> None:
         assert store.queue_names() == []
 
 
+@pytest.mark.parametrize("is_noted", [False, True], ids=["later", "noted"])
 def test_a_record_that_comes_back_while_a_leftover_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_noted: bool
 ) -> None:
-    """Both want to open it. One reads it, in a thread, and the bodies are counted once."""
+    """Both want to open it. One reads it, in a thread, and the bodies are counted once: also if it
+    `is_noted` already, when the thread is done, that the replica is about to be opened."""
     monkeypatch.setattr(opening, "ASIDE_BYTES_MIN", 100)
     with_leftover(tmp_path)
     entered, goes_on = threading.Event(), threading.Event()
@@ -154,12 +156,19 @@ def test_a_record_that_comes_back_while_a_leftover_is_read(
         with store_in(tmp_path) as store:
             leftovers = Leftovers(store, keep_s=KEEP_S, now=Clock())
 
+            under_way: set[str] = set()
+
             async def open_replica() -> None:
+                if is_noted:
+                    under_way.add("id")
                 found = await store.recover("id")
                 used["id"] = store.open_queue("id", found=found)
                 leftovers.claim("id")
 
-            keeping = asyncio.create_task(leftovers.keep(["id"], used.__contains__))
+            def is_used(queue_id: str) -> bool:
+                return queue_id in used or queue_id in under_way
+
+            keeping = asyncio.create_task(leftovers.keep(["id"], is_used))
             await until(entered.is_set)
             opened = asyncio.create_task(open_replica())
             # The loop turns while the thread reads.

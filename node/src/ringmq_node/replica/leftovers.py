@@ -74,14 +74,27 @@ class Leftovers:
             try:
                 if self._store.knows(queue_id) and not is_used(queue_id):
                     found = await self._store.recover(queue_id)
-                    # Asked again: the replica of a record may have been opened since.
-                    if self._store.knows(queue_id) and not is_used(queue_id):
-                        self._keep(queue_id, found)
+                    # Asked again: a record may name it since.
+                    if self._store.knows(queue_id):
+                        self._take_over(queue_id, found, is_used=is_used(queue_id))
             except StoreFailedError:
                 raise
             except Exception:
                 # Files that a bug stumbles over are no reason to serve no queue. They stay.
                 logger.exception("the leftover replica %r can't be opened", queue_id)
+
+    def _take_over(self, queue_id: str, found: Recovered | None, *, is_used: bool) -> None:
+        """The replica was read: `found`, unless it is small, or open by now."""
+        if not is_used:
+            self._keep(queue_id, found)
+        elif found is not None and self._store.failure is None:
+            # Its references are counted. So it is opened, for the replica of the record that names
+            # it again. That one waits for this read, and would count them once more.
+            self._open(queue_id, found)
+
+    def _open(self, queue_id: str, found: Recovered | None) -> QueueStore:
+        partial = not self._disk_is_trusted
+        return self._store.open_queue(queue_id, partial=partial, found=found)
 
     def keep_back(self, queue_id: str) -> None:
         """The replica was moved to another node, and this one may have the last copy of confirmed
@@ -89,8 +102,7 @@ class Leftovers:
         self._keep(queue_id, None)
 
     def _keep(self, queue_id: str, found: Recovered | None) -> None:
-        partial = not self._disk_is_trusted
-        opened = self._store.open_queue(queue_id, partial=partial, found=found)
+        opened = self._open(queue_id, found)
         disk, folder = self._store.disk, opened.directory
         now = self._now()
         since = min(folders.leftover_since(disk, folder, now), now)

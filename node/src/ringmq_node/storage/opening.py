@@ -86,7 +86,8 @@ class AsideReader:
     ) -> Recovered | None:
         """A queue that isn't `opened`; None if it is small, or has no folder.
 
-        The caller opens the queue with it before it awaits anything. Two at the same queue:
+        The caller opens the queue with it before it awaits anything, whatever has changed since:
+        its references are counted. Two at the same queue:
         1. A start reads it as a leftover, for a second. Its record comes back meanwhile.
         2. The replica of that record is to be opened, and would read the folder as well: two
            threads would cut the same torn tail, and each body would be counted twice, for good.
