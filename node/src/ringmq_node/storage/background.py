@@ -218,6 +218,8 @@ class Background:
             self._host.fail(task.error)
         else:
             store.done(job)
+            if job.unread:
+                logger.error("compaction: %s: not tried again before the next start", job.unread)
             for report in job.corruptions:
                 logger.error("compaction: %s", report)
             self._met_damage |= bool(job.corruptions)

@@ -27,7 +27,8 @@ The power may be cut at any point:
 
 A record whose payload is damaged is not copied. It is reported, and its row in the map says
 `LOST`, so that reading it raises `CorruptError` for ever. Behind a damaged header the ordinals of
-the records are not known. If there are live records behind it, the file is left alone.
+the records are not known. If there are live records behind it, the file is left alone. So is a
+file of which a read fails, until the next start: nothing in it is given up.
 
 Transient stores do the same without maps and syncs: after a restart they are empty.
 """

@@ -46,7 +46,13 @@ class Copier:
         if start == 0:
             self._buffers.append(file_header(MESSAGE_FILE, target.marker, target.number))
             target.offset = FILE_HEADER.size
-        self._copy()
+        try:
+            self._copy()
+        except OSError as error:
+            # It only reads. The file may be whole: its records stay where they are, and readers
+            # try anew each time. What was copied before this is written, as it has places by now.
+            job.unread = f"{self._path}: can't be read: {error}"
+            job.stuck = job.ended = True
         if target.offset > max(start, FILE_HEADER.size):
             self._disk.write(job.directory / data_name(target.number), start, self._buffers)
         else:

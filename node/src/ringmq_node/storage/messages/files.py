@@ -11,8 +11,9 @@ A number stands for one file for ever. This is how it moves from state to state:
                                                      forgotten, when nothing refers to it
     victim     DataFile   `N.rdq`, whole             moved, if `put` wrote it, and forgotten, if
                                                      compaction did, once its maps are durable;
-                                                     stuck, if a header in it is damaged
-    stuck      DataFile   `N.rdq`, damaged           forgotten, when nothing refers to it
+                                                     stuck, if a header in it is damaged or
+                                                     a read of it failed
+    stuck      DataFile   `N.rdq`, damaged or not    forgotten, when nothing refers to it
     moved      MovedFile  `N.map`, beside `N.rdq`    forgotten, when nothing refers to it
                           until that is removed
     lost       LostFile   nothing that can be read   forgotten, when nothing refers to it
@@ -104,7 +105,8 @@ NEXT_STATES: Final[dict[FileState, tuple[FileState, ...]]] = {
     FileState.SEALED: (FileState.SETTLED,),
     FileState.SETTLED: (FileState.VICTIM,),
     FileState.VICTIM: (FileState.STUCK,),
-    # Compaction can't tell the ordinals of the records behind a damaged header: never again.
+    # Compaction can't tell the ordinals of the records behind a damaged header: never again in this
+    # life. A sector that can't be read stays so, as a rule, and each try may take seconds.
     FileState.STUCK: (),
 }
 

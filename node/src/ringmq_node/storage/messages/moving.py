@@ -65,7 +65,7 @@ class Compaction:
         if not job.ended:
             return
         if job.stuck:
-            # The records that were copied before the damage are in the target without references:
+            # The records that were copied before that place are in the target without references:
             # garbage from the start.
             victim.become(FileState.STUCK)
         else:

@@ -17,6 +17,8 @@ class MessageStoreStatistics:
 
     files_now: int
     maps_now: int
+    # Those that compaction leaves alone until the next start: damaged, or a read of them failed.
+    files_stuck_now: int
     file_bytes_now: int
     # Records that are referred to, and their bytes with headers; the rest is garbage.
     records_now: int

@@ -72,6 +72,8 @@ class CompactionJob:
     persistent: bool
     # Result: the damage that the step has met.
     corruptions: list[CorruptionReport] = field(default_factory=list, kw_only=True)
+    # Result: the file that couldn't be read, and why; empty as a rule. No damage is known in it.
+    unread: str = field(default="", kw_only=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +99,8 @@ class CopyJob(CompactionJob):
     bytes_copied: int = 0
     # No live record of the victim is left to copy.
     ended: bool = False
-    # A header is damaged, and there are live records behind it: the victim has to stay.
+    # A header is damaged, and there are live records behind it, or the file can't be read just now:
+    # the victim has to stay.
     stuck: bool = False
 
     def __post_init__(self) -> None:

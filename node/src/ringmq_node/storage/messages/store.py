@@ -54,7 +54,7 @@ from ringmq_node.storage.messages.appending import Appender
 from ringmq_node.storage.messages.cache import BlockCache
 from ringmq_node.storage.messages.catalogue import Catalogue
 from ringmq_node.storage.messages.collector import Collector
-from ringmq_node.storage.messages.files import DataFile, MovedFile
+from ringmq_node.storage.messages.files import DataFile, FileState, MovedFile
 from ringmq_node.storage.messages.lookup import RecordReader
 from ringmq_node.storage.messages.statistics import (
     PENDING_MEMORY_BYTES,
@@ -259,6 +259,7 @@ class MessageStore:
         return MessageStoreStatistics(
             files_now=len(files),
             maps_now=len([*self._catalogue.moved_files()]),
+            files_stuck_now=sum(file.state is FileState.STUCK for file in files),
             file_bytes_now=size,
             records_now=sum(file.live_records for file in files),
             live_bytes_now=live,
