@@ -36,6 +36,9 @@ from ringmq_node.storage.queue.read_ahead import AheadJob, ReadAhead, read_ahead
 
 logger = logging.getLogger(__name__)
 
+# Looks after which journals that could not be read are flushed again. A bad sector may take the
+# disk seconds each time, and a lack of file descriptors is over by then.
+UNREAD_TICKS = 60
 # Entries of a deleted queue whose memory is freed in one step of a thread.
 FORGOTTEN_AT_ONCE = 1000
 
@@ -71,6 +74,8 @@ class Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: dict[str, Worker] = {}
         self._flushable: dict[QueueStore, None] = {}
+        # Queues of which journals could not be read, and the looks until they are tried again.
+        self._again: dict[QueueStore, int] = {}
         self._flushing: tuple[Task, QueueStore, FlushJob] | None = None
         self._readable: dict[ReadAhead, None] = {}
         self._reading: tuple[Task, AheadJob] | None = None
@@ -144,9 +149,23 @@ class Background:
             self._host.fail(task.error)
         elif self._host.has(queue):
             queue.flushed(job)
+            if queue.flusher.has_left:
+                self._again.setdefault(queue, UNREAD_TICKS)
         elif job.condemned is not None:
             # The queue was deleted meanwhile, but the message store still counts its references.
             queue.bodies.give_back(job.condemned, job.given_back)
+
+    def tick(self) -> None:
+        """One look at what waits for its time."""
+        for queue in [*self._again]:
+            self._again[queue] -= 1
+            if self._again[queue] > 0:
+                continue
+            del self._again[queue]
+            if queue.flusher.has_left:
+                queue.flusher.flush_again()
+                self.mark_flushable(queue)
+        self.look_for_garbage()
 
     # -- reading ahead
 
@@ -270,6 +289,7 @@ class Background:
     def forget(self, queue: QueueStore) -> None:
         """A queue is being deleted: nothing more is begun on it."""
         self._flushable.pop(queue, None)
+        self._again.pop(queue, None)
         self._readable.pop(queue.ahead, None)
 
     def tasks_of(self, queue: QueueStore) -> list[Task]:

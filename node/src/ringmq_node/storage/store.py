@@ -391,7 +391,7 @@ class Store:
         self._idle.tick()
         self._commit.tick()
         self._memory.keep_budget(self._queues.values())
-        self._background.look_for_garbage()
+        self._background.tick()
 
     # -- for the queues (`QueueHost`)
 

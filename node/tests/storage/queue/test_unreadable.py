@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import os
+from pathlib import Path
 
 import pytest
 from node.tests.storage.queue.test_damage_in_use import ShortOfHandles, append, publish
+from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import QUEUE, bodies, open_store, run_store
 from waiting import until
 
 from ringmq_node.queue.ops import Remove
-from ringmq_node.storage import QueueStore, Store, StoreLimits
+from ringmq_node.storage import QueueStore, Store, StoreLimits, background
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 
 ERRORS = pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO], ids=["EMFILE", "EIO"])
@@ -99,3 +103,81 @@ def test_a_file_that_compaction_can_not_read_is_left_as_it_is(error: int) -> Non
         await until(lambda: not any(str(path).endswith("/1.rdq") for path in disk.files()))
 
     run_store(store, work)
+
+
+# A body that was flushed has left memory, and the flush of a journal has several pieces.
+SMALL = StoreLimits(
+    queue_memory_bytes_max=0, journal_entries_max=50, flush_piece_bytes_max=4_000, embed_below=9_000
+)
+
+
+class OneSector(ShortOfHandles):
+    """While `is_short`, reads fail of the place with `lost` in it, in whatever file."""
+
+    lost = b""
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        data = SimulatedDisk.read(self, path, offset, size)
+        if self.is_short and self.lost in data and str(path).endswith(self.of_files):
+            self.reads_failed += 1
+            raise OSError(self.error, os.strerror(self.error))
+        return data
+
+
+@pytest.mark.logs(r"\d+\.jif: can't be read")
+@ERRORS
+@pytest.mark.parametrize("ends", ["read again", "acknowledged"])
+def test_a_journal_that_a_flush_can_not_read_is_left_for_later(error: int, ends: str) -> None:
+    """All of it but that record is flushed, and so are the journals behind it."""
+    disk = OneSector()
+    store = open_store(disk, SMALL)
+    queue = store.open_queue(QUEUE)
+
+    def time_passes() -> None:
+        for _ in range(background.UNREAD_TICKS):
+            store._background.tick()
+
+    def journals() -> int:
+        return sum(path.suffix == ".jif" for path in disk.files())
+
+    expected = {at: b"<%03d>" % at * 100 for at in range(160)}
+
+    async def work() -> None:
+        disk.of_files, disk.error, disk.lost, disk.is_short = ".jif", error, b"<020>", True
+        for at in range(160):
+            publish(queue, [expected[at]])
+            await store.sync()
+        await until(lambda: queue.sealed_count == 1)
+        assert disk.reads_failed
+        assert store.counters.sealed_bytes == 0, "no round waits for it"
+        await until(lambda: journals() == 2)
+        # A start finds a journal between which and the next one others are gone.
+        again = open_store(disk.copy(), SMALL).open_queue(QUEUE)
+        assert not again.damaged
+        assert not again.corruptions
+        assert bodies(again, bytes_max=1 << 20) == expected
+        failed = disk.reads_failed
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert disk.reads_failed == failed, "not before its time"
+        time_passes()
+        await until(lambda: disk.reads_failed > failed)
+        await until(lambda: not store._background.is_flushing)
+        queue.check()
+        if ends == "acknowledged":
+            append(queue, Remove(((20, 20),)))
+            await store.sync()
+            del expected[20]
+        else:
+            disk.is_short = False
+            time_passes()
+        await until(lambda: not queue.flushable)
+        await until(lambda: journals() == 1)
+        assert store.counters.sealed_bytes == 0
+        queue.check()
+        assert bodies(queue, bytes_max=1 << 20) == expected
+        assert not queue.missing
+        assert store.failure is None
+
+    run_store(store, work)
+    assert bodies(open_store(disk, SMALL).open_queue(QUEUE), bytes_max=1 << 20) == expected

@@ -6,10 +6,14 @@ Messages that are acknowledged before their piece is planned are not written.
 Invariant: a file is deleted only when no living entry is in it, and the remove that made it so is
 durable. Otherwise a power cut takes back the remove, and the body is gone. *Gates* keep this: a
 gate is the number of sync rounds that the queue has to have been part of.
+
+A body that can't be read just now is left where it is, and its journal with it, until `flush_again`
+or until its messages have died. The rest of that journal, and those behind it, are flushed.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,6 +31,8 @@ from ringmq_node.storage.queue.entries import IndexEntry, LoggedJournal, QueueFi
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.parts import SharedParts
 from ringmq_node.storage.queue.segments import FlushItem, Placed, parts_of, write_items
+
+logger = logging.getLogger(__name__)
 
 # Entries in one piece: planning them takes about a millisecond of the event loop.
 _ITEMS_MAX = 200
@@ -92,6 +98,12 @@ class Flusher:
         self._cursor = 0
         self._sealed_bytes = 0
         self._count_sealed(sum(each.file.end for each in self._sealed))
+        # Of the first of them, the entries that could not be read; and journals of which only such
+        # entries are left.
+        self._unread: list[IndexEntry] = []
+        self._left: dict[QueueFile, LoggedJournal] = {}
+        # Journals of which it was told that they can't be read.
+        self._told: dict[QueueFile, None] = {}
         # Files that a thread is removing.
         self._leaving: list[QueueFile] = []
         # How many ask that no step is planned.
@@ -103,7 +115,7 @@ class Flusher:
 
     @property
     def sealed_count(self) -> int:
-        return len(self._sealed) + len(self._spent)
+        return len(self._sealed) + len(self._left) + len(self._spent)
 
     @property
     def waits_for_a_round(self) -> bool:
@@ -113,7 +125,7 @@ class Flusher:
     def files(self) -> Iterable[QueueFile]:
         """All files but the current journal and those that are being sealed."""
         spent = (file for _, file in self._spent)
-        sealed = (each.file for each in self._sealed)
+        sealed = (each.file for each in (*self._left.values(), *self._sealed))
         return [*spent, *sealed, *self._bodies.segments.values(), *self._leaving]
 
     def cuts_needed(
@@ -140,6 +152,17 @@ class Flusher:
         """The queue is gone: nothing is planned any more."""
         self._gate = lambda: 0
 
+    @property
+    def has_left(self) -> bool:
+        """Whether there are journals, or entries, that could not be read."""
+        return bool(self._left or self._unread)
+
+    def flush_again(self) -> None:
+        """What could not be read is tried again."""
+        left, self._left = self._left, {}
+        for journal in left.values():
+            self.sealed(journal)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """No step is planned meanwhile. One that was planned before may still end."""
@@ -155,6 +178,9 @@ class Flusher:
 
     def emptied(self, file: QueueFile) -> bool:
         """An entry has left `file`. Returns whether that makes it a segment to be deleted."""
+        if not file.holders and self._left.pop(file, None) is not None:
+            self._spent.append((self._gate(), file))
+            return True
         if file.holders or self._bodies.segments.get(file.number) is not file:
             return False
         self._emptied[file.number] = self._gate()
@@ -179,16 +205,7 @@ class Flusher:
                     self._plan_entry(entry, job)
             if job.items:
                 break
-            # Every living entry has its record in a segment by now, or the file would go with it.
-            assert file.holders == 0, (file.path, file.holders)
-            self._sealed.pop(0)
-            self._cursor = 0
-            # Messages that have died meanwhile were not copied. Until their removes are durable,
-            # this journal alone has their bodies, and a power cut may bring the messages back.
-            self._spent.append((self._gate(), file))
-            # From here on, not when it is deleted: rounds wait while there are too many bytes in
-            # sealed journals, and deleting this one waits for a round.
-            self._count_sealed(-file.end)
+            self._end_journal(file)
         while self._spent and self._spent[0][0] <= commits:
             job.removals.append(self._spent.pop(0)[1])
         paged_out = self._pager.awaiting_segment
@@ -201,6 +218,24 @@ class Flusher:
         self._plan_removals(job, commits)
         self._leaving = job.removals
         return job if job.items or job.removals or job.condemned else None
+
+    def _end_journal(self, file: QueueFile) -> None:
+        """All entries of the first sealed journal, which is `file`, were looked at."""
+        unread = [entry for entry in self._unread if entry.live and entry.file is file]
+        # Every other living entry has its record in a segment by now, or the file would go with it.
+        assert file.holders == len(unread), (file.path, file.holders)
+        self._sealed.pop(0)
+        self._cursor = 0
+        self._unread = []
+        if unread:
+            self._left[file] = LoggedJournal(file, unread)
+        else:
+            # Messages that have died meanwhile were not copied. Until their removes are durable,
+            # this journal alone has their bodies, and a power cut may bring the messages back.
+            self._spent.append((self._gate(), file))
+        # From here on, not when it is deleted: rounds wait while there are too many bytes in
+        # sealed journals, and deleting this one waits for a round.
+        self._count_sealed(-file.end)
 
     def _plan_entry(self, entry: IndexEntry, job: FlushJob) -> None:
         segments = self._bodies.segments
@@ -245,6 +280,10 @@ class Flusher:
             if bad is not None:
                 self._bodies.lose(entry, bad)
                 continue
+            unread = next((place.unread for place in places if place.unread), "")
+            if unread:
+                self._leave(entry, unread)
+                continue
             item = places[0].item
             # Not if the entry was trimmed meanwhile, or is cut into several pieces.
             whole = len(places) == 1 and (item.first, item.last) == (entry.first, entry.last)
@@ -272,6 +311,14 @@ class Flusher:
         )
         self._leaving = []
         self._pager.fold()
+
+    def _leave(self, entry: IndexEntry, why: str) -> None:
+        """The bodies of an entry can't be read just now, and may be whole."""
+        assert entry.file is not None
+        self._unread.append(entry)
+        if entry.file not in self._told:
+            self._told[entry.file] = None
+            logger.error("%s: it stays, and is tried again later", why)
 
     def _relocate_span(self, span: list[Placed]) -> None:
         """Whole entries that follow one another, and are in one record now, become one entry."""

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.disk.disk import Disk
-from ringmq_node.storage.errors import CorruptError, CorruptionReport
+from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format import references
 from ringmq_node.storage.format.formats import SEGMENT
 from ringmq_node.storage.format.queue_folder import NEW_SUFFIX, SEGMENT_POSITIONS
@@ -74,7 +74,8 @@ class FlushItem:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The place of an item's new record; or, with `corruption`, why its bodies can't be read.
+    """The place of an item's new record; or, with `corruption`, why its bodies are lost; or, with
+    `unread`, why they can't be read just now.
 
     The message at the item's first position is number `start` of the record's block.
     """
@@ -86,6 +87,7 @@ class Placed:
     # The record's block; None if it has references.
     block: Block | None = None
     corruption: CorruptionReport | None = None
+    unread: str = ""
 
 
 def parts_of(entry: IndexEntry, live: RangeSet) -> list[Range]:
@@ -140,6 +142,8 @@ def _write_segment(
             readable.append((item, _part(disk, item, blocks)))
         except CorruptError as error:
             placed.append(Placed(item, corruption=error.report))
+        except ReadError as error:
+            placed.append(Placed(item, unread=str(error)))
     for group in _groups(readable):
         first = group[0][0]
         stored = first.location is not None
@@ -175,7 +179,8 @@ def _write_segment(
 
 
 def _part(disk: Disk, item: FlushItem, blocks: dict[IndexEntry, Block]) -> Block | None:
-    """The bodies of an item; None if they are in the message store. Raises `CorruptError`."""
+    """The bodies of an item; None if they are in the message store. Raises `CorruptError`,
+    `ReadError`."""
     if item.location is not None:
         return None
     entry = item.entry
