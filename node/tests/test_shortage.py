@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ringmq_node.shortage import PAUSE_S_MAX, PAUSE_S_MIN, Pauses, drop_cached, is_shortage, missing
-from ringmq_node.storage.errors import DiskHangsError, ReadError, StoreError, failure_of
+from ringmq_node.shortage import PAUSE_S_MAX, PAUSE_S_MIN, Pauses, drop_cached, missing
+from ringmq_node.storage.errors import (
+    DiskHangsError,
+    ReadError,
+    StoreError,
+    failure_of,
+    is_shortage,
+)
 
 
 def caused(error: StoreError, cause: Exception) -> StoreError:

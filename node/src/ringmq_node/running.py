@@ -25,8 +25,8 @@ from ringmq_node.errors import StartError
 from ringmq_node.node import Node, make_node
 from ringmq_node.resources import allocator
 from ringmq_node.resources.garbage import Garbage
-from ringmq_node.shortage import PAUSE_S_MIN, Pauses, drop_cached, is_shortage, missing
-from ringmq_node.storage.errors import DiskHangsError
+from ringmq_node.shortage import PAUSE_S_MIN, Pauses, drop_cached, missing
+from ringmq_node.storage.errors import DiskHangsError, is_shortage
 
 logger = logging.getLogger(__name__)
 

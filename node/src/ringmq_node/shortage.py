@@ -10,14 +10,12 @@ full would otherwise take its node out of the rings and back every second.
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
 from ringmq_base.limits import MIB
-from ringmq_node.storage import DiskFullError, StoreError
 
 # A new life writes some records of its own, and what the rings have taken meanwhile.
 ROOM_BYTES = 4 * MIB
@@ -27,24 +25,6 @@ PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
 # A life that has lasted for so many pauses was no failure of the one before.
 PAUSES_SURVIVED = 10
-
-_SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def is_shortage(failure: StoreError) -> bool:
-    """Whether the store failed for want of something that may come back.
-
-    A failed fsync for another reason, or a disk that hangs, isn't: the disk itself is in doubt, and
-    somebody has to look at it.
-    """
-    error: BaseException | None = failure
-    while error is not None:
-        if isinstance(error, DiskFullError):
-            return True
-        if isinstance(error, OSError) and error.errno in _SHORT:
-            return True
-        error = error.__cause__
-    return False
 
 
 def missing(data: Path) -> str:

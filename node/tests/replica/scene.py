@@ -13,7 +13,17 @@ from waiting import until
 
 from ringmq_base.limits import MIB
 from ringmq_base.ranges import Range
-from ringmq_gm import Mark, Member, MemberId, Refusal, Ring, RingClosedError, Role, View
+from ringmq_gm import (
+    Mark,
+    Member,
+    MemberId,
+    Refusal,
+    Ring,
+    RingClosedError,
+    RingFailedError,
+    Role,
+    View,
+)
 from ringmq_node.model.foreign import NO_CODECS
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueRecord
@@ -116,6 +126,9 @@ class PlayedRing:
         if self.closed:
             raise RingClosedError("closed")
         await self.writable.wait()
+
+    def fail(self, error: Exception) -> None:
+        self.replica.ring_failed(RingFailedError(str(error)))
 
     def sent(self) -> list[Op]:
         return [ops.decode(payload) for _, _, payload in self.log]

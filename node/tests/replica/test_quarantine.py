@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,16 +17,16 @@ from waiting import until
 
 import ringmq
 from ringmq import Mirrors, Policy
-from ringmq_gm import Role
+from ringmq_gm import RingFailedError, Role
 from ringmq_gm.core.events import Event, PromotionAsked
 from ringmq_node.node import Node, make_node
-from ringmq_node.queue.ops import Forget, Op, Use
+from ringmq_node.queue.ops import Forget, Op, Remove, Use
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica import remembering
 from ringmq_node.replica.producer_budget import ProducerBudget
 from ringmq_node.replica.replica import Replica
 from ringmq_node.storage import QueueStore, Store
-from ringmq_node.storage.errors import UnsupportedFormatError
+from ringmq_node.storage.errors import ReadError, UnsupportedFormatError, is_shortage
 
 
 @asynccontextmanager
@@ -45,6 +47,98 @@ async def is_served(client: ringmq.Client, queue: str) -> None:
 
 async def listed(client: ringmq.Client) -> dict[str, ringmq.QueueInfo]:
     return {info.queue: info for info in await client.queues()}
+
+
+def read_error(number: int) -> ReadError:
+    error = ReadError("1.idx: can't be read")
+    error.__cause__ = OSError(number, os.strerror(number))
+    return error
+
+
+def failing_reads(monkeypatch: pytest.MonkeyPatch, where: str, error: ReadError) -> list[str]:
+    """From now on, reads of the queues whose ids are in the list raise `error`: those for an ack
+    of a folded segment, or those for a consumer."""
+    bad: list[str] = []
+    appending, reading = QueueStore.append, QueueStore._read
+
+    def append(self: QueueStore, number: int, op: Op, payload: bytes) -> Any:
+        if self.queue in bad and isinstance(op, Remove):
+            raise error
+        return appending(self, number, op, payload)
+
+    def read(self: QueueStore, *bounds: Any, **kinds: Any) -> Any:
+        if self.queue in bad:
+            raise error
+        return reading(self, *bounds, **kinds)
+
+    if where == "an ack":
+        monkeypatch.setattr(QueueStore, "append", append)
+    else:
+        monkeypatch.setattr(QueueStore, "_read", read)
+    return bad
+
+
+async def meet(node: Node, client: ringmq.Client, where: str) -> None:
+    """Has the queue "bad" read."""
+    with suppress(ringmq.RingMQError, RingFailedError):
+        if where == "an ack":
+            replica_of(node, "bad").multicast(Remove(((0, 0),)))
+        else:
+            await client.get_messages("bad", 1, deadline_s=1.0)
+
+
+READS = pytest.mark.parametrize("where", ["an ack", "a read"])
+
+
+@pytest.mark.logs("ring '.*' at a#1 has failed")
+@pytest.mark.logs("queue bad is '.*': quarantined on this node")
+@READS
+def test_a_replica_whose_file_can_not_be_read_ends_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It took the node out of its rings, with every other queue, and again after each start."""
+
+    async def main() -> None:
+        bad = failing_reads(monkeypatch, where, read_error(errno.EIO))
+        node = await lone_node(tmp_path)
+        async with serving(node) as client:
+            await client.declare_queue("bad")
+            await client.declare_queue("good")
+            await is_served(client, "bad")
+            bad.append(replica_of(node, "bad").record.id)
+            await meet(node, client, where)
+            await until(lambda: bool(node.hosting.failed))
+            await is_served(client, "good")
+            assert (await listed(client))["bad"].state is ringmq.QueueState.QUARANTINED
+            assert node.gate.failure is None
+            assert node.store.failure is None
+
+    run(main())
+
+
+@pytest.mark.logs("the store has failed, this node leaves its rings: 1.idx: can't be read")
+@READS
+def test_a_read_without_file_descriptors_ends_the_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Its queues come back by themselves as soon as there are some again; a quarantine would wait
+    for somebody who starts the node anew."""
+
+    async def main() -> None:
+        bad = failing_reads(monkeypatch, where, read_error(errno.EMFILE))
+        node = await lone_node(tmp_path)
+        async with serving(node) as client:
+            await client.declare_queue("bad")
+            await is_served(client, "bad")
+            bad.append(replica_of(node, "bad").record.id)
+            await meet(node, client, where)
+            await until(lambda: node.gate.failure is not None)
+            failure = node.gate.failure
+            assert failure is not None
+            assert is_shortage(failure)
+            assert not node.hosting.failed
+
+    run(main())
 
 
 @pytest.mark.logs("ring '.*' at a#1 has failed")
@@ -114,7 +208,11 @@ def test_a_replica_that_raises_ends_alone(
 @pytest.mark.may_log("queue bad can't be opened")
 @pytest.mark.parametrize(
     "error",
-    [RuntimeError("a bug"), UnsupportedFormatError("journal", "journal.jif", 9, 1)],
+    [
+        RuntimeError("a bug"),
+        UnsupportedFormatError("journal", "journal.jif", 9, 1),
+        read_error(errno.EIO),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_a_queue_that_cannot_be_opened_is_left_alone(

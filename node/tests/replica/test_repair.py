@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -383,19 +384,25 @@ def bodies_until_damage(scene: DamagedScene) -> dict[int, bytes]:
     return {0: body(0)}
 
 
-def test_disk_that_cannot_be_read_still_takes_the_node_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE], ids=["EIO", "EMFILE"])
+def test_a_file_that_cannot_be_read_takes_its_replica_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
+    """Without file descriptors the whole node: its next life comes by itself."""
+
     async def play(scene: DamagedScene) -> None:
         await scene.become_master()
         await scene.published(1)
 
         def fail(*_: object, **__: object) -> None:
-            raise ReadError("Input/output error")
+            raise ReadError("can't be read") from OSError(error, "as it is")
 
         monkeypatch.setattr(scene.replica.store, "fetch", fail)
         refused(lambda: scene.consume(), Reason.STORE_FAILED)
-        assert [str(error) for error in scene.host.failures] == ["Input/output error"]
+        of_node = [str(each) for each in scene.host.failures]
+        assert (of_node, scene.host.failed) == (
+            (["can't be read"], []) if error == errno.EMFILE else ([], ["can't be read"])
+        )
 
     scenario(tmp_path, play)
 

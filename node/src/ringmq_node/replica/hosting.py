@@ -34,7 +34,7 @@ from ringmq_node.replica.set_asides import SetAsides
 from ringmq_node.replica.turns import CatchUpTurns, TakeOverTurns
 from ringmq_node.resources.garbage import Garbage
 from ringmq_node.storage import QueueStore, Store, StoreError
-from ringmq_node.storage.errors import UnsupportedFormatError
+from ringmq_node.storage.errors import UnsupportedFormatError, is_of_one_queue
 
 logger = logging.getLogger(__name__)
 
@@ -267,7 +267,10 @@ class Hosting:
             self._quarantine(record, str(error))
             return
         except StoreError as error:
-            self._store_failed(error)
+            if is_of_one_queue(error):
+                self._quarantine(record, str(error))
+            else:
+                self._store_failed(error)
             return
         self.leftovers.claim(record.id)
         replica = Replica(record, store, self)

@@ -48,6 +48,7 @@ from ringmq_node.replica.repair import Repair
 from ringmq_node.replica.syncing import Syncing
 from ringmq_node.replica.tails import tail_of
 from ringmq_node.storage import QueueStore, StoreError
+from ringmq_node.storage.errors import is_of_one_queue
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +153,8 @@ class Replica:
                 self.store.begin_epoch(epoch)
             self.store.append(number, ops.decode(payload) if op is None else op, payload)
         except StoreError as error:
+            if is_of_one_queue(error):
+                raise  # Nothing was applied. The ring, or the joining, ends this replica.
             self._host.store_failed(error)
         self._inheritance.applied(number, self.store.state.next_position)
         self._inheritance.safe(self.ring.safe_number)
@@ -445,12 +448,16 @@ class Replica:
         try:
             await work
         except StoreError as error:
-            self._host.store_failed(error)
+            self.store_failed(error)
         except Exception as error:
             self.ring.fail(error)
 
     def store_failed(self, error: StoreError) -> None:
-        self._host.store_failed(error)
+        """The store can't go on, or this replica can't: a file of its queue can't be read."""
+        if is_of_one_queue(error):
+            self.ring.fail(error)
+        else:
+            self._host.store_failed(error)
 
     def synchronised_others(self) -> list[MemberId]:
         return [member for member in self.view.synced if member != self.ring.me]

@@ -106,3 +106,32 @@ def _failure_of(error: Exception) -> StoreFailedError:
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return DiskFullError(f"{text}: make room on the disk")
     return StoreFailedError(f"{text}: repair the disk, then start the node again")
+
+
+# What a store may lack for a while: room, file descriptors, memory.
+_SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, *_NO_ROOM}
+
+
+def is_shortage(failure: StoreError) -> bool:
+    """Whether the store failed for want of something that may come back.
+
+    A failed fsync for another reason, or a disk that hangs, isn't: the disk itself is in doubt, and
+    somebody has to look at it.
+    """
+    error: BaseException | None = failure
+    while error is not None:
+        if isinstance(error, DiskFullError):
+            return True
+        if isinstance(error, OSError) and error.errno in _SHORT:
+            return True
+        error = error.__cause__
+    return False
+
+
+def is_of_one_queue(error: StoreError) -> bool:
+    """Whether it says that a file of one queue can't be read, so that the others may go on.
+
+    For want of descriptors no file can be read, and a new life of the node comes by itself
+    (`shortage`). A quarantine would wait for somebody who starts the node again.
+    """
+    return isinstance(error, ReadError) and not is_shortage(error)

@@ -3,6 +3,10 @@
 A journal of 65 000 publishes takes a second to read. So a queue with large files is read in a
 thread, while the loop serves the others. The thread changes nothing that the loop uses: references
 to bodies in the message store are gathered, and counted on the loop in pieces when it is done.
+
+A queue of which a read fails is not opened, for a part of it may be worse than nothing. `ReadError`
+says so, and the store goes on: it collects nothing in this life, as it doesn't know what that queue
+refers to.
 """
 
 from __future__ import annotations

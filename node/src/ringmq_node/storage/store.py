@@ -28,6 +28,7 @@ from ringmq_node.storage.crew import Crew
 from ringmq_node.storage.deletion import Deletions
 from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.disk.disk import Disk, FileDisk
+from ringmq_node.storage.disk.reads import ReadErrorDisk
 from ringmq_node.storage.disk.threads import Errands
 from ringmq_node.storage.disk.watch import WatchedDisk
 from ringmq_node.storage.errors import (
@@ -100,19 +101,16 @@ class Store:
         self._folder_of = partial(folder_of, disk, directory, nameless)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
-        stores = [
-            MessageStore(
-                directory / folders.MESSAGES_NAME / name, disk, limits, persistent=persistent
-            )
-            for name, persistent in (("persistent", True), ("transient", False))
-        ]
+        root = directory / folders.MESSAGES_NAME
+        kinds = (("persistent", True), ("transient", False))
+        stores = [MessageStore(root / name, disk, limits, persistent=kind) for name, kind in kinds]
         self._persistent, self._transient = stores
         if self._unopened:
             self._persistent.expect_references()
         self._transient.start_collecting()
-        # What coroutines have done in a thread, which `close` waits for.
-        self.errands = Errands()
-        self._aside = AsideReader(disk, self._persistent, self.errands)
+        self.errands = Errands()  # Of coroutines, in threads; `close` waits for them.
+        self._reads = ReadErrorDisk(disk)
+        self._aside = AsideReader(self._reads, self._persistent, self.errands)
         log = CommitLog(disk, directory, limits, self.fail)
         self._commit = GroupCommit(self, disk, limits, stores, log)
         self._background = Background(self, disk, stores)
@@ -187,7 +185,7 @@ class Store:
         before the round of its first op. One that isn't `durable` is always new. `label` is the
         name that people use. `partial`: the replica may lack confirmed messages; the disk remembers
         that until `mark_whole`, from the next `sync_marks` on. Raises `StoreFailedError`,
-        `UnsupportedFormatError`, or `ValueError` for a name that isn't legal.
+        `UnsupportedFormatError`, `ReadError`, or `ValueError` for a name that isn't legal.
         """
         opened = self._queues.get(queue)
         if opened is not None:
@@ -204,11 +202,12 @@ class Store:
             if partial and durable:
                 mark_partial(self.disk, folder, unmade)
             is_new = unmade is not None and not partial  # There is no folder to look at.
+            is_partial = durable and not is_new and folders.is_partial(self._reads, folder)
             if found is None:
                 messages = self._persistent
-                found = recover(self.disk, folder, messages.share, messages.lost, is_new=is_new)
+                found = recover(self._reads, folder, messages.share, messages.lost, is_new=is_new)
             opened = QueueStore(queue, folder, self, found, durable=durable, unmade=unmade)
-            opened.partial = durable and not is_new and folders.is_partial(self.disk, folder)
+            opened.partial = is_partial
         self._folders[queue] = folder
         self._queues[queue] = opened
         self._memory.opened(opened)

@@ -14,7 +14,15 @@ from node.tests.storage.workload import QUEUE, bodies, open_store, run_store
 from waiting import until
 
 from ringmq_node.queue.ops import Remove
-from ringmq_node.storage import QueueStore, Store, StoreLimits, background
+from ringmq_node.storage import (
+    QueueStore,
+    Store,
+    StoreFailedError,
+    StoreLimits,
+    background,
+    opening,
+)
+from ringmq_node.storage.errors import ReadError
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 
 ERRORS = pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO], ids=["EMFILE", "EIO"])
@@ -181,3 +189,101 @@ def test_a_journal_that_a_flush_can_not_read_is_left_for_later(error: int, ends:
 
     run_store(store, work)
     assert bodies(open_store(disk, SMALL).open_queue(QUEUE), bytes_max=1 << 20) == expected
+
+
+@ERRORS
+@pytest.mark.parametrize("aside", [True, False], ids=["in a thread", "on the loop"])
+def test_a_queue_that_can_not_be_read_at_a_start_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, error: int, aside: bool
+) -> None:
+    """The other queues are opened. Nothing is collected, and the next try finds all of it."""
+    monkeypatch.setattr(opening, "ASIDE_BYTES_MIN", 1 if aside else 1 << 40)
+    limits = StoreLimits(embed_below=0, journal_entries_max=40)
+    disk = ShortOfHandles()
+    store = open_store(disk, limits)
+    expected = {at: b"<%03d>" % at * 100 for at in range(100)}
+
+    async def fill() -> None:
+        for name in ("bad", "good"):
+            queue = store.open_queue(name)
+            for body in expected.values():
+                publish(queue, [body])
+                await store.sync()
+            await until(lambda queue=queue: not queue.flushable)
+
+    run_store(store, fill)
+    again = open_store(disk, limits)
+
+    async def look() -> None:
+        # Read last, when the references of the segment were found.
+        disk.of_files, disk.error, disk.is_short = "0.idx", error, True
+        with pytest.raises(ReadError, match=r"0\.idx: can't be read"):
+            again.open_queue("bad", found=await again.recover("bad"))
+        disk.of_files = "journal.jif"
+        with pytest.raises(ReadError, match=r"journal\.jif: can't be read"):
+            again.open_queue("bad", found=await again.recover("bad"))
+        disk.is_short = False
+        assert again.failure is None
+        good = again.open_queue("good", found=await again.recover("good"))
+        assert bodies(good) == expected
+        bad = again.open_queue("bad", found=await again.recover("bad"))
+        assert bodies(bad) == expected
+        bad.check()
+        append(bad, Remove(((0, 99),)))
+        await again.sync()
+        assert again.statistics().messages.records_now == 100
+
+    run_store(again, look)
+
+
+@pytest.mark.logs("store closed for writes")
+@ERRORS
+def test_a_cut_that_can_not_be_written_at_a_start_fails_the_store(error: int) -> None:
+    """Recovery writes a segment anew without its torn tail. A write is no read."""
+    disk = SimulatedDisk()
+    store = open_store(disk, SMALL)
+
+    async def fill() -> None:
+        queue = store.open_queue(QUEUE)
+        for at in range(60):
+            publish(queue, [b"<%03d>" % at * 100])
+            await store.sync()
+        await until(lambda: not queue.flushable)
+
+    run_store(store, fill)
+    (segment,) = (path for path in disk.files() if path.suffix == ".idx")
+    disk.write(segment, len(disk.content(segment)), [b"torn"], sync=True)
+    again = open_store(disk, SMALL)
+    disk.failure, disk.writes_left = error, 0
+    with pytest.raises(StoreFailedError):
+        again.open_queue(QUEUE)
+    assert again.failure is not None
+    again.close()
+
+
+@ERRORS
+def test_an_ack_that_can_not_read_its_segment_changes_nothing(error: int) -> None:
+    """The op is neither applied nor logged, so it may come again."""
+    disk = ShortOfHandles()
+    store = open_store(disk, FOLDED)
+    queue = store.open_queue(QUEUE)
+
+    async def work() -> None:
+        await fill_folded(store, queue)
+        position = SEGMENT_POSITIONS + 5
+        op = Remove(((position, position),))
+        number, live = queue.state.last_number, len(queue.state.live)
+        disk.of_files, disk.error, disk.is_short = "1.idx", error, True
+        with pytest.raises(ReadError, match=r"1\.idx: can't be read"):
+            append(queue, op)
+        assert (queue.state.last_number, len(queue.state.live)) == (number, live)
+        assert not queue.missing
+        queue.check()
+        assert store.failure is None
+        disk.is_short = False
+        append(queue, op)
+        await store.sync()
+        assert len(queue.state.live) == live - 1
+        queue.check()
+
+    run_store(store, work)

@@ -83,11 +83,11 @@ def recover(
     is_new: bool = False,
 ) -> Recovered:
     """Reads everything in `directory`; nothing if it `is_new`, as it isn't there then. Raises
-    `OSError`, `UnsupportedFormatError`.
+    `UnsupportedFormatError`, and what `disk` raises.
 
     Calls `refer` once for each living entry whose block is in the message store, the entries of a
-    delta included. `lost` tells whether the message store has lost a block; its positions are then
-    missing.
+    delta included; for none, if something can't be read. `lost` tells whether the message store has
+    lost a block; its positions are then missing.
     """
     names = {} if is_new else disk.list(directory)
     for name in [name for name in names if name.endswith(NEW_SUFFIX)]:
@@ -95,9 +95,13 @@ def recover(
         del names[name]
     replay = Replay(disk, directory)
     journals = replay.read(names)
-    recovery = _Recovery(disk, directory, replay, refer, lost)
+    places: list[RecordLocation] = []
+    recovery = _Recovery(disk, directory, replay, places.append, lost)
     recovery.read_segments(names, journals)
-    return recovery.assemble(journals)
+    found = recovery.assemble(journals)
+    for place in places:
+        refer(place)
+    return found
 
 
 class _Recovery:
