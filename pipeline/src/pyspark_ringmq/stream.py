@@ -39,7 +39,7 @@ from pyspark_ringmq.planning import (
     task_partitions,
 )
 from pyspark_ringmq.rows import read_range
-from ringmq_pipeline.connecting import reader_for
+from ringmq_pipeline.connecting import is_named, reader_for
 from ringmq_pipeline.leases import Leases, SourceLeasedError
 from ringmq_pipeline.offsets import (
     DataLoss,
@@ -94,9 +94,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin = from_json(start)
-        # A restarted query reads again what it hadn't committed, before it asks for an offset.
-        self._driver.hold(begin)
-        return [*task_partitions(self._options, ranges(begin, from_json(end)))]
+        whole = ranges(begin, from_json(end))
+        # A restarted query reads again what it hadn't committed, before it asks for an offset. That
+        # may be of a queue that its options don't name any more.
+        read = {each.queue for each in whole}
+        self._driver.hold(
+            {
+                queue: at
+                for queue, at in begin.items()
+                if queue in read or is_named(self._options, queue)
+            }
+        )
+        return [*task_partitions(self._options, whole)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: see above."""
@@ -169,6 +178,11 @@ class _Driver:
         for queue, at in start.items():
             if self._acked.get(queue) == at:
                 continue
+            named = is_named(self._options, queue)
+            # One that the options don't name any more is left alone. A restarted query may have the
+            # lease of one, for the batch that it had planned before: that one is done now.
+            if not named and not self.leases.has(queue):
+                continue
             try:
                 lease = self.leases.hold(queue, at)
                 reader_for(self._options, queue, at).ack_up_to(at.position, lease=lease)
@@ -186,6 +200,8 @@ class _Driver:
             except ringmq.LeaseLostError as error:
                 raise SourceLeasedError(f"{error}; this query has to end") from error
             self._acked[queue] = at
+            if not named:
+                self.leases.release_one(queue)
 
     def _report(self, loss: DataLoss) -> None:
         """Raises `DataLossError`, or logs it, once."""
@@ -196,8 +212,10 @@ class _Driver:
     # --- how far a batch goes ---
 
     def next_end(self, start: dict[str, QueueOffset], limit: ReadLimit) -> dict[str, QueueOffset]:
-        """The end of a batch that begins at `start`; the same if there is nothing to read."""
-        now = bounds_now(self._options, known=start)
+        """The end of a batch that begins at `start`; the same if there is nothing to read. A queue
+        that the options don't name any more stays where it is."""
+        known = [queue for queue in start if is_named(self._options, queue)]
+        now = bounds_now(self._options, known=known)
         self.newest = {queue: bounds.offset(bounds.end) for queue, bounds in now.items() if bounds}
         found = dict(start)
         begins, ends = {}, {}

@@ -41,6 +41,12 @@ def named_queues(options: SourceOptions) -> set[str]:
     """What the options name now: by name, whether it is there or not, or by their pattern."""
     if not options.queue_pattern:
         return {*options.queues}
-    pattern = re.compile(options.queue_pattern)
     listed = (info.queue for info in client_for(options).queues())
-    return {name for name in listed if pattern.fullmatch(name)}
+    return {name for name in listed if is_named(options, name)}
+
+
+def is_named(options: SourceOptions, queue: str) -> bool:
+    """Whether the options name this queue, which may be there or not."""
+    if not options.queue_pattern:
+        return queue in options.queues
+    return re.fullmatch(options.queue_pattern, queue) is not None

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Mapping
 
 import ringmq
-from ringmq_pipeline.connecting import named_queues, reader_for
+from ringmq_pipeline.connecting import is_named, named_queues, reader_for
 from ringmq_pipeline.leases import Leases, instance_of, running_lease
 from ringmq_pipeline.offsets import QueueOffset, SourceOffset
 from ringmq_pipeline.option_values import OptionError
@@ -33,6 +33,9 @@ def end_query(options: SourceOptions, committed: SourceOffset) -> Mapping[str, i
     leases = Leases(options)
     try:
         for queue, at in committed.items():
+            if not is_named(options, queue):
+                # The query hasn't read it, or has acknowledged what it had planned before.
+                continue
             # A queue that is gone, or is another one, has no messages of this query.
             with contextlib.suppress(ringmq.QueueNotFoundError, ringmq.PositionsMovedError):
                 lease = leases.hold(queue, at)

@@ -145,13 +145,24 @@ class Leases:
             if self._held.get(queue, ("", None))[0] == queue_id:
                 del self._held[queue]
 
+    def has(self, queue: str) -> bool:
+        with self._lock:
+            return queue in self._held
+
     def release(self) -> None:
-        """Never raises: the queue may be gone, or its nodes."""
+        """Of all queues, for good. Never raises: a queue may be gone, or its nodes."""
         self._ended.set()
         with self._lock:
-            held, self._held = self._held, {}
-        for queue, (_, lease) in held.items():
-            try:
+            held = [*self._held]
+        for queue in held:
+            self.release_one(queue)
+
+    def release_one(self, queue: str) -> None:
+        """Never raises, as above."""
+        with self._lock:
+            _, lease = self._held.pop(queue, ("", None))
+        try:
+            if lease is not None:
                 lease.release()
-            except ringmq.RingMQError as error:
-                log.warning("queue %r: the lease wasn't released, and expires: %s", queue, error)
+        except ringmq.RingMQError as error:
+            log.warning("queue %r: the lease wasn't released, and expires: %s", queue, error)

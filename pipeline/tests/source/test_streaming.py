@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 from live_node import LiveNode, wait_until
-from pipeline.tests.source.sources import Query
+from pipeline.tests.source.sources import Query, options_for, rows_of
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from ringmq_pipeline.ending import end_query
 from ringmq_pipeline.leases import SourceLeasedError
-from ringmq_pipeline.offsets import DataLossError
+from ringmq_pipeline.offsets import DataLossError, from_json
 from ringmq_pipeline.option_values import OptionError
+from ringmq_pipeline.options import parse
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -333,3 +335,63 @@ def test_a_deleted_queue_is_refused(live: LiveNode) -> None:
     with pytest.raises(DataLossError, match="the queue has been deleted"):
         query.trigger()
     query.end()
+
+
+# --- queues that are taken out of the options ---
+
+
+@pytest.mark.parametrize("options", [{"queues": "out b"}, {"queuePattern": ".*t b"}])
+def test_a_queue_that_the_options_name_no_more_is_left_as_it_is(
+    live: LiveNode, options: dict[str, str]
+) -> None:
+    """Neither read nor acknowledged nor leased, and no loss if it goes. Named again, it goes on."""
+    live.fill("out a", numbered(3))
+    live.fill("out b", numbered(3))
+    both = Query(live.address, "", queues="out a,out b")
+    assert len(both.trigger()) == 6
+    assert both.trigger() == []
+    both.end()
+    live.publish("out a", [b"later"])
+    live.publish("out b", [b"later"])
+    alone = Query(live.address, "", **options)
+    alone.at = both.at
+    assert [row["queue"] for row in alone.trigger()] == ["out b"]
+    assert alone.trigger() == []
+    assert (live.stat("out a").messages, live.stat("out a").leases) == (1, ())
+    assert live.stat("out b").messages == 0
+    alone.end()
+    assert alone.at is not None
+    ended = parse(options_for(live.address, "", leaseHolder="ends it", **options))
+    assert end_query(ended, from_json(alone.at)).keys() == {"out b"}
+    again = Query(live.address, "", queues="out a,out b")
+    again.at = alone.at
+    assert [(row["queue"], row["body"]) for row in again.trigger()] == [("out a", b"later")]
+    again.end()
+    live.client.delete_queue("out a")
+    gone = Query(live.address, "", **options)
+    gone.at = again.at
+    assert gone.trigger() == []
+    gone.end()
+    live.client.delete_queue("out b")
+
+
+def test_a_batch_that_was_planned_is_read_again_also_of_a_queue_that_is_taken_out(
+    live: LiveNode,
+) -> None:
+    """Its offset says that it is read. When it is committed, the query has done with the queue."""
+    live.fill("planned a", numbered(3))
+    live.fill("planned b", numbered(3))
+    both = Query(live.address, "", queues="planned a,planned b", leaseHolder="me")
+    both.begin()
+    start = both.at
+    assert start is not None
+    end = both.reader.latestOffset(start, ReadAllAvailable())
+    alone = Query(live.address, "planned b", leaseHolder="me")
+    assert len(rows_of(alone.reader, alone.reader.partitions(start, end))) == 6
+    alone.at = end
+    live.publish("planned a", [b"later"])
+    assert alone.trigger() == []
+    assert live.bodies("planned a") == [b"later"]
+    assert live.stat("planned a").leases == ()
+    alone.end()
+    both.end()
