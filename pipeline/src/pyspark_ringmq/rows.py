@@ -65,29 +65,35 @@ def read_range(options: SourceOptions, whole: QueueRange | None) -> Iterator[pya
 
 def _pieces(options: SourceOptions, whole: QueueRange) -> Iterator[ringmq.BrowsedRows]:
     """All of the range. Where messages are gone and the query may skip them, it goes on behind."""
-    at = whole.first
+    at, upto = whole.first, whole.end
     while at < whole.end:
         try:
-            for piece in _browse(options, whole, at):
+            for piece in _browse(options, whole, at, upto):
                 at = piece.end
                 yield piece
+            upto = whole.end if at >= upto else upto
         except ringmq.PositionsMovedError as error:
             # The rest of the range belongs to nobody any more, also for a query that may skip.
             report(options, DataLoss(whole.queue, at, whole.end, error.message))
             return
         except ringmq.PositionsGoneError as error:
-            loss = DataLoss(whole.queue, at, max(at, error.last) + 1, error.message)
+            first = max(at, error.first)
+            loss = DataLoss(whole.queue, first, max(first, error.last) + 1, error.message)
             if options.fail_on_data_loss:
                 raise DataLossError(loss) from error
+            if at < first < upto:
+                # Refused is all of what was asked for, also what is there before the loss.
+                upto = first
+                continue
             report(options, loss)
-            at = loss.end
+            at, upto = loss.end, whole.end
 
 
-def _browse(options: SourceOptions, whole: QueueRange, at: int) -> Iterator[ringmq.BrowsedRows]:
+def _browse(options: SourceOptions, whole: QueueRange, at: int, upto: int) -> Iterator[ringmq.BrowsedRows]:
     numbering = QueueOffset(whole.queue_id, whole.epoch, whole.first)
     return reader_for(options, whole.queue, numbering).browse_arrow(
         at,
-        whole.end,
+        upto,
         source=_SOURCES[options.read_from],
         body_bytes_max=options.body_bytes_max,
         columns_by_node=options.encoding is PayloadEncoding.ARROW,

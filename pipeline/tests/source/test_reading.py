@@ -140,6 +140,19 @@ def test_a_range_that_was_purged_meanwhile_is_a_loss_with_its_name(
     assert [*lax.read(partition)] == []
 
 
+def test_a_range_that_ends_above_its_queue_is_read_as_far_as_it_goes(
+    live: LiveNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    live.fill("above", [b"%d" % number for number in range(10)])
+    above = {"endingOffsets": '{"above": 20}'}
+    with pytest.raises(DataLossError, match=r"positions 10 to 19 can't be read"):
+        batch_rows(live.address, "above", **above)
+    rows = batch_rows(live.address, "above", failOnDataLoss="false", **above)
+    assert bodies(rows) == [b"%d" % number for number in range(10)]
+    [said] = caplog.messages
+    assert "positions 10 to 19 can't be read" in said
+
+
 def test_a_queue_that_was_declared_anew_meanwhile_is_a_loss(live: LiveNode) -> None:
     live.fill("anew", [b"old"] * 5)
     reader = BatchReader(parse(options_for(live.address, "anew")))
