@@ -60,6 +60,12 @@ def text(name: str, value: str) -> str:
     return value.strip()
 
 
+def queue_name(name: str, value: str) -> str:
+    """As it is: a queue's name may begin or end with spaces."""
+    text(name, value)
+    return value
+
+
 def positive(name: str, value: str) -> int:
     if not value.strip().isdecimal() or int(value) < 1:
         raise OptionError(name, f"{value!r} is not a number of 1 or more")

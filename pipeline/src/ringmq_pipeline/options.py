@@ -25,6 +25,7 @@ from ringmq_pipeline.option_values import (
     one_of,
     payload,
     positive,
+    queue_name,
     size,
     text,
 )
@@ -202,7 +203,7 @@ def _queues_of(given: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
             + (f", not {' and '.join(named)}" if named else ""),
         )
     [name] = named
-    value = text(name, given[name])
+    value = queue_name(name, given[name])
     if name == "queuePattern":
         try:
             re.compile(value)

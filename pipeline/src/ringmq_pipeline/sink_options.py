@@ -12,6 +12,7 @@ from ringmq_pipeline.option_values import (
     endpoints,
     known_only,
     positive,
+    queue_name,
     size,
     text,
 )
@@ -70,7 +71,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     timeout, window = given.get("requestTimeout", "60s"), given.get("confirmWindowBytes", "16m")
     return SinkOptions(
         endpoints=endpoints(given),
-        queue=named("queue"),
+        queue=queue_name("queue", given["queue"]) if "queue" in given else "",
         vhost=given.get("vhost", ""),
         producer_id=named("producerId"),
         producer_column=named("producerColumn"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ringmq_pipeline import sink_options
 from ringmq_pipeline.option_values import OptionError
 from ringmq_pipeline.options import (
     KNOWN,
@@ -110,6 +111,16 @@ def test_queues_by_list_and_by_pattern() -> None:
         parse(nodes)
     with pytest.raises(OptionError, match="names no queue"):
         parse(nodes | {"queues": " , "})
+
+
+def test_a_queues_name_keeps_its_spaces() -> None:
+    """Without them, it is another queue's."""
+    nodes = {"endpoints": "a:1"}
+    assert parse(nodes | {"queue": " trail "}).queues == (" trail ",)
+    assert parse(nodes | {"queuePattern": "trail "}).queue_pattern == "trail "
+    assert sink_options.parse(nodes | {"queue": "trail "}).queue == "trail "
+    with pytest.raises(OptionError, match="empty"):
+        sink_options.parse(nodes | {"queue": " "})
 
 
 def test_no_two_options_differ_by_case_alone() -> None:
