@@ -37,7 +37,7 @@ from ringmq.sync import SyncPublisher
 from ringmq_pipeline.connecting import client_of
 from ringmq_pipeline.property_columns import decoded
 from ringmq_pipeline.schema import ENCODED
-from ringmq_pipeline.sink_options import TEXTS, SinkOptions
+from ringmq_pipeline.sink_options import TEXTS, SinkOptions, column_names, producer_column
 
 # Handed over by one call.
 CALL_ROWS = 20_000
@@ -97,7 +97,7 @@ def publish_task(
         return publish(options, producer_id(job, task), batches)
     done = Published(0, 0)
     names: set[str | None] = set()
-    parts = _by_producer(options.producer_column, batches)
+    parts = _by_producer(options, batches)
     for name, of_one in groupby(parts, key=itemgetter(0)):
         if name in names or not name:
             raise ValueError(f"the rows of producer {name!r} don't come together, or have no name")
@@ -110,10 +110,11 @@ def publish_task(
 
 
 def _by_producer(
-    column: str, batches: Iterator[pyarrow.RecordBatch]
+    options: SinkOptions, batches: Iterator[pyarrow.RecordBatch]
 ) -> Iterator[tuple[str | None, pyarrow.RecordBatch]]:
-    for batch in batches:
-        names = batch.column(column)
+    for given in batches:
+        batch = given.rename_columns(column_names(given.schema.names))
+        names = batch.column(producer_column(options, batch.schema.names))
         if len(names.unique()) == 1:
             yield names[0].as_py(), batch
             continue
@@ -141,7 +142,8 @@ def publish(
         window_bytes=options.window_bytes,
     ) as publisher:
         unconfirmed = Unconfirmed(options.window_messages, options.window_bytes)
-        for batch in batches:
+        for given in batches:
+            batch = given.rename_columns(column_names(given.schema.names))
             for first in range(0, batch.num_rows, pace.rows):
                 rows = batch.slice(first, pace.rows)
                 pace.wait(rows.num_rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,11 +82,28 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def check_columns(options: SinkOptions, names: list[str]) -> None:
+def column_names(names: Sequence[str]) -> list[str]:
+    """The names of columns in lower case, as the sink looks for them: Spark doesn't tell the case
+    apart. Where it was told to, a column that has such a name already comes first."""
+    return [name if name.lower() in names else name.lower() for name in names]
+
+
+def producer_column(options: SinkOptions, names: Sequence[str]) -> str:
+    """Its name among the `column_names`."""
+    given = options.producer_column
+    return given if given in names else given.lower()
+
+
+def check_columns(options: SinkOptions, given: Sequence[str]) -> None:
     """Raises `OptionError` if rows with these columns can't be published."""
+    names = column_names(given)
+    producers = producer_column(options, names)
+    for name in (*PUBLISHED, producers):
+        if names.count(name) > 1:
+            raise OptionError(name, f"several columns have this name, among {given}")
     if "body" not in names:
-        raise OptionError("body", f"a row to publish has a column `body`, not only {names}")
-    if options.producer_column and options.producer_column not in names:
-        raise OptionError("producerColumn", f"there is no such column among {names}")
+        raise OptionError("body", f"a row to publish has a column `body`, not only {given}")
+    if producers and producers not in names:
+        raise OptionError("producerColumn", f"there is no such column among {given}")
     if not options.queue and "queue" not in names:
         raise OptionError("queue", "name the queue here, or in a column `queue`")

@@ -116,6 +116,24 @@ def test_a_column_names_each_rows_queue(live: LiveNode) -> None:
     assert (live.bodies("to a"), live.bodies("to b")) == ([b"0", b"3", b"4"], [b"1", b"2"])
 
 
+def test_columns_are_found_in_any_case(live: LiveNode) -> None:
+    """Spark doesn't tell it apart: `MESSAGE_ID` and `Persistent` were left out in silence."""
+    live.client.declare_queue("any case")
+    batch = pyarrow.RecordBatch.from_pydict(
+        {"Body": [b"x"], "QUEUE": ["any case"], "MESSAGE_ID": ["m"], "Persistent": [False]}
+        | {"Part": ["a"], "Headers": ["none"], "headers": [None]}
+    )
+    options = parse(options_of(live, producerColumn="PART"))
+    check_columns(options, batch.schema.names)
+    publish_task(options, "any case", 0, iter([batch]))
+    [found] = live.client.reader("any case").browse(0)
+    [message] = found.messages
+    assert (message.body, message.properties.message_id) == (b"x", "m")
+    assert (found.persistent, message.properties.headers) == ([False], {})
+    with pytest.raises(OptionError, match="several columns have this name"):
+        check_columns(options, [*batch.schema.names, "BODY"])
+
+
 def test_an_attempt_after_a_failed_one_adds_nothing_twice(live: LiveNode) -> None:
     live.client.declare_queue("attempts")
     options = parse(options_of(live, queue="attempts", confirmWindow="100"))
