@@ -46,6 +46,8 @@ from ringmq_pipeline.offsets import (
     QueueBounds,
     QueueOffset,
     after_loss,
+    begin_of,
+    ends_first_batch,
     from_json,
     loss_of,
     ranges,
@@ -73,7 +75,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- beside the driver ---
 
     def initialOffset(self) -> dict[str, Any]:
-        """Spark asks twice."""
+        """Spark asks twice, and once more in each life of the query until the first batch is done.
+        That batch notes where it begins: with `latest`, or after a purge, it is elsewhere then."""
         return to_json(self._driver.begin())
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -86,14 +89,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Messages before `start` are committed; see above."""
         at = from_json(start)
         self._driver.acknowledge(at)
-        return to_json(self._driver.next_end(at, limit))
+        end = self._driver.next_end(at, limit)
+        if not ends_first_batch(start) and at == self._driver.begun:
+            return to_json(end, begin=at)
+        # Not another text of the same offset, for which Spark would make a batch.
+        return start if end == at else to_json(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Beside a batch's end it shows how far the query is behind."""
         return to_json(self._driver.newest) if self._driver.newest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begin = from_json(start)
+        begin = begin_of(start, end)
         whole = ranges(begin, from_json(end))
         # A restarted query reads again what it hadn't committed, before it asks for an offset. That
         # may be of a queue that its options don't name any more.
@@ -134,8 +141,15 @@ class _Driver:
         self._batch_at = -math.inf
         # The ends of the queues, as the last trigger saw them.
         self.newest: dict[str, QueueOffset] = {}
+        # Where the query has begun, or would have, had it not been there before.
+        self.begun: dict[str, QueueOffset] | None = None
 
     def begin(self) -> dict[str, QueueOffset]:
+        if self.begun is None:
+            self.begun = self._begin_now()
+        return self.begun
+
+    def _begin_now(self) -> dict[str, QueueOffset]:
         options = self._options
         if (
             options.ack_mode is AckMode.COMMITTED

@@ -37,14 +37,17 @@ class QueueOffset:
 SourceOffset = Mapping[str, QueueOffset]
 
 
-def to_json(offset: SourceOffset) -> dict[str, Any]:
-    """As Spark keeps it in the checkpoint: equal offsets have equal text."""
+def to_json(offset: SourceOffset, begin: SourceOffset | None = None) -> dict[str, Any]:
+    """As Spark keeps it in the checkpoint: equal offsets have equal text. `begin`: where the batch
+    begins that ends at `offset`, if it is the first one, whose begin Spark doesn't keep."""
+    found = {"version": VERSION, "queues": _queues_to_json(offset)}
+    return found if begin is None else found | {"begin": _queues_to_json(begin)}
+
+
+def _queues_to_json(offset: SourceOffset) -> dict[str, Any]:
     return {
-        "version": VERSION,
-        "queues": {
-            name: {"id": at.queue_id, "epoch": at.epoch, "position": at.position}
-            for name, at in sorted(offset.items())
-        },
+        name: {"id": at.queue_id, "epoch": at.epoch, "position": at.position}
+        for name, at in sorted(offset.items())
     }
 
 
@@ -64,6 +67,19 @@ def from_json(value: Mapping[str, Any] | str) -> dict[str, QueueOffset]:
         }
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise OffsetError(f"{value!r} is no offset of the source ringmq: {error!r}") from error
+
+
+def ends_first_batch(value: Mapping[str, Any]) -> bool:
+    """Whether it says where its batch begins; `begin_of` has that."""
+    return "begin" in value
+
+
+def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, QueueOffset]:
+    """Where a batch begins. When the first one is run again, what Spark calls its start is where
+    one would begin now. Raises `OffsetError`."""
+    if ends_first_batch(end) and not ends_first_batch(start):
+        return from_json({"version": end["version"], "queues": end["begin"]})
+    return from_json(start)
 
 
 def _str(value: Any) -> str:

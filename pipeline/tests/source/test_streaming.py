@@ -50,6 +50,66 @@ def test_a_query_from_the_latest_position_removes_nothing_that_nobody_has_read(
     behind.end()
 
 
+def test_the_first_batch_begins_where_it_was_planned_to(live: LiveNode) -> None:
+    """Spark keeps a batch's end alone, and asks again where the first one begins."""
+    live.fill("busy", numbered(10))
+    options = {"startingOffsets": "latest", "ackMode": "never"}
+    query = Query(live.address, "busy", **options)
+    query.begin()
+    start = query.at
+    assert start is not None
+    live.publish("busy", numbered(2, 10))
+    end = query.reader.latestOffset(start, ReadAllAvailable())
+    live.publish("busy", numbered(2, 12))
+    assert query.reader.initialOffset() == start
+    rows = rows_of(query.reader, query.reader.partitions(start, end))
+    assert [row["body"] for row in rows] == numbered(2, 10)
+    # The query ends before that batch is done, and is started again.
+    again = Query(live.address, "busy", **options)
+    again.begin()
+    assert again.at is not None
+    rows = rows_of(again.reader, again.reader.partitions(again.at, end))
+    assert [row["body"] for row in rows] == numbered(2, 10)
+    again.at = end
+    assert [row["body"] for row in again.trigger()] == numbered(2, 12)
+    assert again.trigger() == []
+
+
+def test_an_empty_first_batch_is_run_again_as_empty(live: LiveNode) -> None:
+    live.fill("calm", numbered(3))
+    options = {"startingOffsets": "latest", "ackMode": "never"}
+    query = Query(live.address, "calm", **options)
+    query.begin()
+    assert query.at is not None
+    end = query.reader.latestOffset(query.at, ReadAllAvailable())
+    # Spark makes no second batch for the same offset.
+    assert query.reader.latestOffset(end, ReadAllAvailable()) == end
+    live.publish("calm", numbered(2, 3))
+    again = Query(live.address, "calm", **options)
+    again.begin()
+    assert again.at is not None
+    assert rows_of(again.reader, again.reader.partitions(again.at, end)) == []
+    again.at = end
+    assert [row["body"] for row in again.trigger()] == numbered(2, 3)
+
+
+def test_a_purge_between_two_runs_of_the_first_batch_is_a_loss(live: LiveNode) -> None:
+    """It began behind what was purged, and said nothing."""
+    live.fill("planned", numbered(5))
+    query = Query(live.address, "planned", leaseHolder="me")
+    query.begin()
+    assert query.at is not None
+    end = query.reader.latestOffset(query.at, ReadAllAvailable())
+    live.client.purge_queue("planned")
+    again = Query(live.address, "planned", leaseHolder="me")
+    again.begin()
+    assert again.at is not None
+    with pytest.raises(DataLossError, match="'planned': positions 0 to 4 can't be read"):
+        rows_of(again.reader, again.reader.partitions(again.at, end))
+    for each in (query, again):
+        each.end()
+
+
 def test_with_ack_mode_never_they_stay(live: LiveNode) -> None:
     live.fill("staying", numbered(3))
     query = Query(live.address, "staying", ackMode="never")
