@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from live_node import LiveNode
+from live_node import LiveNode, wait_until
 from pyspark.errors import PySparkException
 
 from ringmq_pipeline.offsets import from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def numbered(count: int) -> list[bytes]:
@@ -88,3 +90,52 @@ def test_a_stream_drains_its_queue_and_every_start_is_committed(
     run()
     assert seen[50:] == [b"new"]
     assert live.stat("spark stream").messages == 0
+
+
+@pytest.mark.logs("the sink is down")
+def test_a_stream_from_the_latest_position_starts_while_its_queue_is_published_to(
+    spark: SparkSession, live: LiveNode, tmp_path: Path
+) -> None:
+    """Also when its first batch has failed."""
+    live.fill("spark latest", numbered(10))
+    ended = threading.Event()
+    seen: list[int] = []
+    lives: list[int] = []
+
+    def publish() -> None:
+        with live.client.publisher("spark latest") as publisher:
+            while not ended.wait(0.005):
+                publisher.publish(b"new")
+
+    def process(rows: DataFrame, batch_id: int) -> None:
+        if not lives:
+            lives.append(batch_id)
+            raise RuntimeError("the sink is down")
+        seen.extend(row.position for row in rows.orderBy("position").collect())
+
+    def start() -> StreamingQuery:
+        return (
+            spark.readStream.format("ringmq")
+            .options(endpoints=live.address, queue="spark latest", requestTimeout="10s")
+            .options(startingOffsets="latest", ackMode="never")
+            .load()
+            .writeStream.foreachBatch(process)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    try:
+        with pytest.raises(PySparkException, match="the sink is down"):
+            start().awaitTermination(60)
+        query = start()
+        wait_until(lambda: len(seen) >= 20 or not query.isActive)
+        assert query.exception() is None
+        query.stop()
+    finally:
+        ended.set()
+        publishing.join()
+    assert lives == [0]
+    assert seen[0] >= 10
+    assert seen == [*range(seen[0], seen[0] + len(seen))]
