@@ -44,7 +44,7 @@ class StoreReader(DataSourceReader):
         wanted = set(self._options.queues)
         seen: set[str] = set()
         tasks = -(-self._options.min_partitions // len(self._options.stores))
-        found: list[InputPartition] = []
+        found: list[StorePartition] = []
         for node, folder in self._options.stores:
             root = Path(folder)
             with open_offline(root) as disk:
@@ -56,7 +56,9 @@ class StoreReader(DataSourceReader):
         if wanted - seen:
             names = ", ".join(sorted(wanted - seen))
             raise OptionError("queues", f"no directory has {names}")
-        return found
+        # Spark wants a partition also where there is nothing to read.
+        node, folder = self._options.stores[0]
+        return [*found] or [StorePartition(node, folder, ())]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, StorePartition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -112,6 +113,16 @@ def test_a_damaged_body_is_a_finding_with_file_and_offset(root: Path) -> None:
 def test_a_queue_that_no_directory_has_is_named(root: Path) -> None:
     with pytest.raises(OptionError, match="no directory has other"):
         read(f"a={root}", queues="other")
+
+
+@pytest.mark.parametrize("rows", ["messages", "pieces", "queues"])
+def test_a_directory_without_queues_has_no_rows(root: Path, rows: str) -> None:
+    """Spark asserts that there is a partition."""
+    for folder in (root / "queues").iterdir():
+        shutil.rmtree(folder)
+    reader = StoreReader(parse({"stores": f"a={root}", "rows": rows}))
+    [partition] = reader.partitions()
+    assert [row for batch in reader.read(partition) for row in batch.to_pylist()] == []
 
 
 def test_no_damage_makes_an_exception_or_another_body(made: tuple[Path, Path], root: Path) -> None:
