@@ -265,6 +265,11 @@ class PositionsMovedError(PositionsError):
     """The queue was deleted and declared anew, or an operator has accepted that its end is lost:
     the positions that the reader has noted belong to other messages now."""
 
+    @property
+    def lost_from(self) -> int:
+        """Positions below it are what they were: 0 in a queue that was declared anew."""
+        return self.number("lost_from")
+
 
 class PositionsGoneError(PositionsError):
     """Some of these positions have been acknowledged by a reader, or purged; or the queue never

@@ -89,7 +89,9 @@ def _pieces(options: SourceOptions, whole: QueueRange) -> Iterator[ringmq.Browse
             at, upto = loss.end, whole.end
 
 
-def _browse(options: SourceOptions, whole: QueueRange, at: int, upto: int) -> Iterator[ringmq.BrowsedRows]:
+def _browse(
+    options: SourceOptions, whole: QueueRange, at: int, upto: int
+) -> Iterator[ringmq.BrowsedRows]:
     numbering = QueueOffset(whole.queue_id, whole.epoch, whole.first)
     return reader_for(options, whole.queue, numbering).browse_arrow(
         at,

@@ -249,7 +249,7 @@ class _Driver:
                 continue
             if loss is not None and at != bounds.offset(at.position):
                 # It goes over to another numbering, in a batch without rows of this queue.
-                found[queue] = after_loss(loss, bounds)
+                found[queue] = after_loss(loss, bounds, self._read_end(queue, at, bounds))
                 continue
             # A query that may skip counts its limits from behind the loss on.
             begins[queue] = after_loss(loss, bounds) if loss else at
@@ -260,6 +260,16 @@ class _Driver:
         if self._waits(begins, ends):
             return found
         return found | self._limited(begins, ends, limit)
+
+    def _read_end(self, queue: str, at: QueueOffset, bounds: QueueBounds) -> int:
+        """The end of the messages before `at` that an accepted loss has left what they were."""
+        if at.queue_id != bounds.queue_id:
+            return 0
+        try:
+            reader_for(self._options, queue, at).range_end(at.position, messages_max=1, bytes_max=1)
+        except ringmq.PositionsMovedError as error:
+            return min(at.position, error.lost_from)
+        return 0
 
     def _may_begin(self, queue: str) -> bool:
         """Of a queue that the query doesn't know yet. One that reads what is there, and then ends,

@@ -167,10 +167,11 @@ def loss_of(queue: str, at: QueueOffset, now: QueueBounds | None) -> DataLoss | 
     return None
 
 
-def after_loss(loss: DataLoss, now: QueueBounds) -> QueueOffset:
-    """Where a query that may skip goes on: behind the loss, with the messages there are now."""
-    behind = max(loss.end, now.readable_from) if loss.end > loss.first else now.readable_from
-    return now.offset(min(behind, now.end))
+def after_loss(loss: DataLoss, now: QueueBounds, read_end: int = 0) -> QueueOffset:
+    """Where a query that may skip goes on: behind the loss, with the messages there are now.
+    `read_end`: those before it have been read, and are still what they were."""
+    behind = loss.end if loss.end > loss.first else 0
+    return now.offset(min(max(behind, now.readable_from, read_end), now.end))
 
 
 # --- dividing ---

@@ -101,3 +101,10 @@ async def test_a_loss_that_was_accepted_is_told_with_the_range(cluster: Cluster)
     with pytest.raises(DataLossError, match=told):
         await asyncio.to_thread(query.trigger)
     await asyncio.to_thread(query.end)
+    # One that may skip goes over to the other numbering, and reads nothing that it has read.
+    lax = Query(endpoints, "q", requestTimeout="60s", failOnDataLoss="false")
+    lax.at = query.at
+    assert await asyncio.to_thread(lax.trigger) == []
+    positions = [row["position"] for row in await asyncio.to_thread(lax.trigger)]
+    assert positions == [*range(50, 150)]
+    await asyncio.to_thread(lax.end)
