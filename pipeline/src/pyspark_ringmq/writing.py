@@ -3,7 +3,9 @@
 Spark runs a task again when it has failed, and an attempt that it gave up may still be publishing.
 So a task is one producer, whichever attempt it is, and the number of a row in it is its sequence:
 the broker trims what it has already, and fences the earlier attempt. This holds as far as Spark
-gives the task the same rows in the same order, as it does for files and for sorted rows.
+gives the task the same rows in the same order, as it does for files and for sorted rows. A queue
+gives fewer rows if messages have left it meanwhile: those behind them move up to numbers that are
+published, and are trimmed as if they were repeats.
 
 The producer is named by the option `producerId`, or drawn for each write, together with the task's
 number, and in a stream with the query's id and the batch's. A write that was given a `producerId`
