@@ -17,6 +17,7 @@ It is cut off, and counted in `QueueStore.torn_bytes`.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -118,20 +119,31 @@ def is_shortage(failure: StoreError) -> bool:
     A failed fsync for another reason, or a disk that hangs, isn't: the disk itself is in doubt, and
     somebody has to look at it.
     """
-    error: BaseException | None = failure
-    while error is not None:
-        if isinstance(error, DiskFullError):
-            return True
-        if isinstance(error, OSError) and error.errno in _SHORT:
-            return True
-        error = error.__cause__
-    return False
+    return any(
+        isinstance(error, DiskFullError) or (isinstance(error, OSError) and error.errno in _SHORT)
+        for error in _with_causes(failure)
+    )
+
+
+def is_closed(error: BaseException) -> bool:
+    """Whether the data directory had been closed, as `FileDisk` says it. No file is to blame."""
+    return any(
+        isinstance(cause, OSError) and cause.errno == errno.EBADF for cause in _with_causes(error)
+    )
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def is_of_one_queue(error: StoreError) -> bool:
     """Whether it says that a file of one queue can't be read, so that the others may go on.
 
     For want of descriptors no file can be read, and a new life of the node comes by itself
-    (`shortage`). A quarantine would wait for somebody who starts the node again.
+    (`shortage`). A quarantine would wait for somebody who starts the node again. A directory that
+    was closed under its reader says nothing of the queue.
     """
-    return isinstance(error, ReadError) and not is_shortage(error)
+    return isinstance(error, ReadError) and not is_shortage(error) and not is_closed(error)

@@ -2,7 +2,8 @@
 
 A write or a sync that fails closes the store. A read that fails gives nothing up: the bytes may be
 whole, and only what they belong to can't be served just now. Whoever reads and writes in one go,
-as recovery does, can't tell the two by an `OSError`.
+as recovery does, can't tell the two by an `OSError`. A directory that was closed meanwhile is no
+failed read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ringmq_node.storage.disk.disk import Disk
-from ringmq_node.storage.errors import ReadError
+from ringmq_node.storage.errors import ReadError, is_closed
 
 
 class ReadErrorDisk:
@@ -24,12 +25,16 @@ class ReadErrorDisk:
         try:
             return self._disk.read(path, offset, size)
         except OSError as error:
+            if is_closed(error):
+                raise
             raise ReadError(f"{path}: can't be read: {error}") from error
 
     def list(self, path: Path) -> dict[str, int]:
         try:
             return self._disk.list(path)
         except OSError as error:
+            if is_closed(error):
+                raise
             raise ReadError(f"{path}: can't be listed: {error}") from error
 
     # -- as they are
