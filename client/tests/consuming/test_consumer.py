@@ -74,7 +74,7 @@ def test_a_wait_for_an_ack_has_a_deadline(run: Run) -> None:
 
     async def test() -> None:
         async with FakeNode() as node, ringmq.connect(node.address, deadline_s=0.2) as client:
-            await client.declare_queue("q")
+            await client.declare_queue("q", deadline_s=5)
             async with client.publisher("q", deadline_s=5) as publisher:
                 await publisher.publish_batch(bodies(3))
             async with client.consumer("q") as consumer:

@@ -105,6 +105,8 @@ class FakeNode(BrokerServicer, AdminServicer):
         self.standings = {"a": (False, False)}
         self._streams: set[asyncio.Task[None]] = set()
         self._server: grpc.aio.Server | None = None
+        # The queue of each consumer's stream, what it holds, and what delivers to it.
+        self._consumed: list[tuple[Queue, RangeSet, asyncio.Task[None]]] = []
 
     async def __aenter__(self) -> FakeNode:
         self._server = grpc.aio.server(
@@ -128,6 +130,10 @@ class FakeNode(BrokerServicer, AdminServicer):
         if self._server is not None:
             server, self._server = self._server, None
             self.cluster.addresses.remove(self.address)
+            # Before the streams end: clients go on at another node, where all of it is ready.
+            for queue, held, deliverer in self._consumed:
+                deliverer.cancel()
+                queue.give_back(held)
             await server.stop(0)
 
     def queue(self, name: str) -> Queue:
@@ -543,6 +549,8 @@ class FakeNode(BrokerServicer, AdminServicer):
         )
         held = RangeSet()
         deliverer = asyncio.create_task(self._deliver(queue, held, prefetch, context))
+        consumed = queue, held, deliverer
+        self._consumed.append(consumed)
         try:
             async with self._beating(context, broker.ConsumeResponse(heartbeat=broker.Heartbeat())):
                 while (request := await context.read()) is not grpc.aio.EOF:
@@ -556,9 +564,8 @@ class FakeNode(BrokerServicer, AdminServicer):
             deliverer.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await deliverer
-            for a, b in held:
-                queue.ready.add(a, b)
-            queue.changed.set()
+            self._consumed.remove(consumed)
+            queue.give_back(held)
 
     async def _deliver(self, queue: Queue, held: RangeSet, prefetch: int, context: Any) -> None:
         while True:

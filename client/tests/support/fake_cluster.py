@@ -40,6 +40,12 @@ class Queue:
         self.next_position += 1
         self.changed.set()
 
+    def give_back(self, held: RangeSet) -> None:
+        """What a stream held is ready again, and the stream holds nothing."""
+        self.ready.update(held.ranges())
+        held.clear()
+        self.changed.set()
+
     @property
     def bodies(self) -> list[bytes]:
         return [self.messages[position].body for position in sorted(self.messages)]
