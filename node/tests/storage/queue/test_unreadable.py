@@ -287,3 +287,44 @@ def test_an_ack_that_can_not_read_its_segment_changes_nothing(error: int) -> Non
         queue.check()
 
     run_store(store, work)
+
+
+@pytest.mark.logs(r"queue.name: can't be read")
+@pytest.mark.logs("the queue's name is lost")
+def test_a_name_in_a_bad_sector_is_written_anew() -> None:
+    """A start goes on without it: the folder's own name leads to the queue."""
+    disk = ShortOfHandles()
+    disk.of_files, disk.error = "queue.name", errno.EIO
+    store = open_store(disk)
+
+    async def fill() -> None:
+        publish(store.open_queue(QUEUE), [b"x"])
+        publish(store.open_queue("other"), [b"y"])
+        await store.sync()
+
+    run_store(store, fill)
+    disk.is_short = True
+    again = open_store(disk)
+    assert again.queue_names() == []
+    assert bodies(again.open_queue(QUEUE)) == {0: b"x"}
+    assert bodies(again.open_queue("other")) == {0: b"y"}
+    again.close()
+    disk.is_short = False
+    assert sorted(open_store(disk).queue_names()) == sorted([QUEUE, "other"])
+
+
+def test_a_name_that_can_not_be_read_for_want_of_descriptors_keeps_a_store_closed() -> None:
+    disk = ShortOfHandles()
+    disk.of_files = "queue.name"
+    store = open_store(disk)
+
+    async def fill() -> None:
+        publish(store.open_queue(QUEUE), [b"x"])
+        await store.sync()
+
+    run_store(store, fill)
+    disk.is_short = True
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        open_store(disk)
+    disk.is_short = False
+    assert open_store(disk).queue_names() == [QUEUE]

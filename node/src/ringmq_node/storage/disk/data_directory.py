@@ -21,6 +21,7 @@ when the queue is opened.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import logging
@@ -165,7 +166,7 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
             continue
         size = files.get(NAME_NAME, 0)
         path = folder / NAME_NAME
-        texts = decode_texts(QUEUE_NAME, path, disk.read(path, 0, size)) if size else None
+        texts = decode_texts(QUEUE_NAME, path, _name_in(disk, path, size)) if size else None
         if texts is not None and folder_name(texts[0]) == name:
             queues[texts[0]] = folder
         elif files.keys() <= VOID_NAMES:
@@ -173,9 +174,22 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
             # creation was cut short, and was reported to nobody.
             remove_folder(disk, folder)
         else:
-            # The name is damaged, or it is the name of another queue's folder.
+            # The name is damaged, or can't be read, or it is the name of another queue's folder.
             reports.append(CorruptionReport(str(path), 0, size, "the queue's name is lost"))
     return queues, reports
+
+
+def _name_in(disk: Disk, path: Path, size: int) -> bytes:
+    """What a `queue.name` has; nothing, if its sector is bad. The folder's name is enough to find
+    it, and whoever opens the queue writes the name anew. So it may not keep a node from starting.
+    """
+    try:
+        return disk.read(path, 0, size)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        logger.error("%s: can't be read: %s", path, error)
+        return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +238,7 @@ def write_name(disk: Disk, folder: NewFolder, *, sync: bool = False) -> None:
     if not files:
         # From the inside out: a folder that a power cut keeps has its name, or it is empty.
         disk.write(path, 0, [wanted], sync=sync)
-    elif NAME_NAME in files and disk.read(path, 0, files[NAME_NAME]) == wanted:
+    elif NAME_NAME in files and _name_in(disk, path, files[NAME_NAME]) == wanted:
         # That of a partial replica, which gets its first op. A cut between its removal and the
         # next write would lose the name, and a start then the mark.
         if sync:
