@@ -269,7 +269,9 @@ def test_a_rebalancing_whose_time_is_up_tells_what_was_moved(
     async def work(node: Node, client: ringmq.Client) -> None:
         operating = node.broker.operating
         monkeypatch.setattr(operating, "_plan", planned)
-        told = await operating.rebalance("", 1.0, move=move, every_vhost=True)
+        # All of it passes, as most moves never end. On a busy machine one second was too short
+        # for those that do.
+        told = await operating.rebalance("", 3.0, move=move, every_vhost=True)
         assert [each.queue for each in told] == [each.queue for each in moves]
         assert [each.queue for each in told if not each.error] == ["q1"]
         assert begun == ["q0", "q1", "q2", "q3", "q4"]
