@@ -442,8 +442,8 @@ class Client(ConnectedClient):
         enqueues each sequence once.
 
         `on_blocked(reasons)` is called when the cluster holds the messages: at once for an alarm,
-        else after a second, and when the reasons change; `on_unblocked()` when they go on or the
-        stream ends. Both on the loop. Until then messages wait, to their deadlines.
+        else after a second, and when the reasons change; `on_unblocked()` when they go on, or the
+        publisher is closed. Both on the loop. Until then messages wait, to their deadlines.
         `exchange` instead of a queue ("" is the default exchange): each message goes to the queues
         that are bound for its `routing_key`, and is confirmed when all of them have it. With a
         `producer_id`, `first_sequence` says which message of the program comes next, counted from

@@ -377,6 +377,86 @@ def test_a_publisher_that_is_blocked_is_told_why_and_when_it_ends(run: Run) -> N
     run(test)
 
 
+DISK, RING_FULL = broker.BLOCK_REASON_DISK, broker.BLOCK_REASON_RING_FULL
+Reasons = list[broker.BlockReason.ValueType]
+
+
+async def told_over_a_broken_stream(*, before: Reasons, after: Reasons | None) -> list[list[str]]:
+    """A publisher is told `before`, and its stream breaks under its second message. `after`: what
+    the next node says as it gets that message, if anything. It confirms it in any case."""
+    told: list[list[str]] = []
+    async with FakeNode() as node, ringmq.connect(node.address) as client:
+        await client.declare_queue("q")
+        node.faults.blocked = [before, after]
+        node.faults.die_after_batches = [2]
+        async with client.publisher(
+            "q",
+            on_blocked=lambda reasons: told.append([each.text for each in reasons]),
+            on_unblocked=lambda: told.append([]),
+        ) as publisher:
+            await publisher.publish(b"one")
+            await publisher.publish(b"two")
+            assert node.opens == 2
+            assert [each.text for each in publisher.blocked_by] == told[-1]
+            told.append(["closed"])
+    return told
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ([DISK], [DISK], [["disk"], ["closed"], []]),
+        ([DISK], None, [["disk"], [], ["closed"]]),
+        ([DISK], [], [["disk"], [], ["closed"]]),
+        ([RING_FULL], None, [["ring full"], [], ["closed"]]),
+        ([DISK, RING_FULL], [DISK], [["disk", "ring full"], ["disk"], ["closed"], []]),
+    ],
+    ids=["it goes on", "it is over", "it ends", "another reason", "both"],
+)
+def test_an_alarm_outlives_the_stream(
+    run: Run, before: Reasons, after: Reasons | None, told: list[list[str]]
+) -> None:
+    """Who hears of its end publishes at full speed again."""
+
+    async def test() -> None:
+        assert await told_over_a_broken_stream(before=before, after=after) == told
+
+    run(test)
+
+
+def test_an_alarm_is_over_for_who_has_no_message_on_its_way(run: Run) -> None:
+    """No node would tell it of the end."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            node.faults.blocked = [[DISK]]
+            node.faults.hang_up_after_batches = [1]
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"one")
+                await until(lambda: node.opens == 2)
+                await until(lambda: publisher.blocked_by == ())
+
+    run(test)
+
+
+def test_a_publisher_that_no_node_will_have_is_not_blocked(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            node.faults.blocked = [[DISK]]
+            node.faults.die_after_batches = [2]
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"one")
+                node.faults.refuse = [common.REASON_ACCESS_REFUSED] * 10
+                with pytest.raises(ringmq.RingMQError):
+                    await publisher.publish(b"two")
+                assert publisher.blocked_by == ()
+                node.faults.refuse.clear()
+
+    run(test)
+
+
 def test_a_blocked_message_that_runs_out_of_time_says_why(run: Run) -> None:
     async def test() -> None:
         async with FakeNode() as node, ringmq.connect(node.address) as client:

@@ -49,6 +49,10 @@ class BlockReason(Enum):
         return self.name.lower().replace("_", " ")
 
 
+#: The reasons that are the cluster's, whichever node has a publisher's stream.
+ALARMS = frozenset((BlockReason.MEMORY, BlockReason.DISK))
+
+
 class QueueMode(Enum):
     """Where a queue keeps its messages: while there is room in memory, or on disk only."""
 

@@ -353,6 +353,8 @@ class PublisherCore(Generic[H, P]):
     def ended(self, trouble: RingMQError | None = None) -> None:
         """The stream is gone, or could not be opened. Unconfirmed messages are to be sent again."""
         self._happen(Happening.ENDED)
+        # No node has the messages any more: from now on they wait for a stream.
+        self.blocked = None
         if trouble is not None:
             self.trouble = trouble
         self._flights.stream_ended()

@@ -28,7 +28,7 @@ from ringmq.errors import (
     WrongTypeError,
 )
 from ringmq.model.messages import Properties
-from ringmq.model.queues import BlockReason
+from ringmq.model.queues import ALARMS, BlockReason
 from ringmq.publishing.asked import (
     MessageOptions,
     attributes_of,
@@ -51,7 +51,6 @@ from ringmq_base.timer import Timer
 log = logging.getLogger(__name__)
 
 PRODUCER_ID_BYTES = 16
-ALARMS = frozenset((BlockReason.MEMORY, BlockReason.DISK))
 
 
 class Publisher:
@@ -178,6 +177,8 @@ class Publisher:
             if self._lifetime.close():
                 self._fail_everything(self._lifetime.reason)
                 await self._lifetime.end(self._keeper, at_once=is_held)
+                # Also of an alarm, which may last: it holds nothing of this publisher.
+                self._block_told(())
                 self._on_close(self)
 
     # --- publishing ---
@@ -396,13 +397,14 @@ class Publisher:
         self._fail_everything(error)
 
     def _block_told(self, reasons: tuple[BlockReason, ...]) -> None:
-        if reasons == self._blocked_by:
-            return
-        self._blocked_by = reasons
+        # Each time: the core forgets it when a stream ends.
         self._core.blocked = None
         if reasons:
             why = ", ".join(reason.text for reason in reasons)
             self._core.blocked = UnavailableError(f"{self._what}: publishers are blocked: {why}")
+        if reasons == self._blocked_by:
+            return
+        self._blocked_by = reasons
         try:
             if reasons and self._on_blocked is not None:
                 self._on_blocked(reasons)

@@ -9,7 +9,7 @@ from itertools import chain
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
 from ringmq.errors import ProtocolError, RingMQError
-from ringmq.model.queues import BlockReason
+from ringmq.model.queues import ALARMS, BlockReason
 from ringmq.publishing.answers import NO_LIMITS, Limits, Origin, PublishRefusal
 from ringmq.publishing.core import PublisherCore
 from ringmq.publishing.flights import Flight
@@ -61,6 +61,9 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         self._on_refusal = on_refusal
         # Called with the reasons when the node holds our batches, and with none when they go on.
         self._on_block = on_block
+        # As it was called last; and whether no node has said so since the last stream ended.
+        self._block_reasons: tuple[BlockReason, ...] = ()
+        self._is_hearsay = False
         # The longest pause that the present stream's refusals have asked for.
         self._pause_s = 0.0
         # Whether queues may forget the producer when the publisher is closed: a random id is used
@@ -96,6 +99,9 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         origin = Origin(opened.queue_id, opened.epoch)
         self._core.opened(opened.last_sequence, limits, origin)
         self._lifetime.opened()
+        if self._is_hearsay and not self._core.outstanding_messages:
+            # The node would say nothing, as there is nothing that it could hold.
+            self._tell_block(())
         # It may have shown that messages which expired meanwhile never arrived: they fill the
         # window no more, and whoever waits for room has it.
         self._on_answer()
@@ -106,6 +112,7 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
             for sequences in response.confirmed.sequences:
                 self._core.confirmed(sequences.first, sequences.last)
             self._on_answer()
+            self._goes_on()
             return True
         if response.HasField("returned"):
             error = from_reason(response.returned.reason, "no queue is bound for this message")
@@ -122,11 +129,22 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
             if rejected.retryable:
                 self._pause_s = max(self._pause_s, retry_s)
             self._on_answer()
+            self._goes_on()
         elif response.HasField("blocked"):
-            self._on_block(tuple(map(BlockReason, response.blocked.reasons)))
+            self._tell_block(tuple(map(BlockReason, response.blocked.reasons)))
         elif response.HasField("unblocked"):
-            self._on_block(())
+            self._tell_block(())
         return False
+
+    def _goes_on(self) -> None:
+        """The node has answered a batch. One that knew of an alarm would have said so before."""
+        if self._is_hearsay:
+            self._tell_block(())
+
+    def _tell_block(self, reasons: tuple[BlockReason, ...]) -> None:
+        self._block_reasons = reasons
+        self._is_hearsay = False
+        self._on_block(reasons)
 
     def next_request(self) -> broker.PublishRequest | None:
         flight = self._core.next_flight()
@@ -157,8 +175,10 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         return self._ends_producer and self._core.is_known and not self._is_end_heard
 
     def ended(self, trouble: RingMQError | None) -> float:
-        # Nobody holds anything any more; the next node says it anew.
-        self._on_block(())
+        # What the node was short of holds nothing any more. But an alarm is the cluster's: it is
+        # on, as far as anybody knows, until the next stream shows how it is.
+        self._tell_block(tuple(each for each in self._block_reasons if each in ALARMS))
+        self._is_hearsay = bool(self._block_reasons)
         # A node that ends the stream in good order has read all of it. A master that has been
         # deposed tells its replicas nothing more.
         self._is_end_heard |= self._said_end and trouble is None and not self._is_moved
@@ -168,6 +188,8 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         return pause_s
 
     def refused(self, error: RingMQError) -> None:
+        # All messages end now, and no node may be asked for days.
+        self._tell_block(())
         self._on_refusal(error)
 
 
