@@ -47,6 +47,8 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["consume", "q", "r", "--count", "1"], "--requeue and --count take one queue"),
         (["queue", "declare", "q", "--replicas", "0"], "0 is not in the range"),
         (["queue", "declare", "q", "--min-insync", "0"], "0 is not in the range"),
+        (["queue", "list", "--timeout", "nan"], "'nan' is not a number"),
+        (["demo", "--deadline", "NaN"], "'NaN' is not a number"),
         (["queue", "list", "--seeds", "nowhere"], "'nowhere' is not host:port"),
         (["bench", "both", "--queue", "a", "--queue", "a"], "the same --queue twice"),
         (["queue", "mode", "q", "lazier"], "'lazier' is not one of 'default', 'lazy'"),

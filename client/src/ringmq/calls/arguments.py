@@ -20,6 +20,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import isnan
 from numbers import Real
 from types import NoneType, UnionType
 from typing import (
@@ -180,7 +181,7 @@ def _single(hint: Any) -> Kind:
     if hint is int:
         return Kind("an int", _is_int, frozenset({int}))
     if hint is float:
-        return Kind("a number", _is_number, frozenset({int, float}))
+        return Kind("a number", _is_number, frozenset({int}))
     # Any other annotation is for a rule of its own, and fails the first call of whoever adds it.
     assert isinstance(hint, type), hint
     text = "bytes" if hint is bytes else _with_article(hint.__name__)
@@ -196,7 +197,10 @@ def _is_int(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, (int, float, Real))
+    """Not NaN: a deadline that is neither before nor after any moment would never come."""
+    return (
+        not isinstance(value, bool) and isinstance(value, (float, int, Real)) and not isnan(value)
+    )
 
 
 def _any_of(kinds: Sequence[Kind]) -> Kind:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from math import isnan
 from typing import Any, TypeVar
 
 import click
@@ -48,6 +49,20 @@ class Target:
         return run(with_client())
 
 
+class NumberRange(click.FloatRange):
+    """Numbers from a bound on. NaN, which click takes for one, is below no bound."""
+
+    name = "float range"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
@@ -73,7 +88,7 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     timeout_option = click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(0.1),
+        type=NumberRange(0.1),
         default=TIMEOUT_S,
         show_default=True,
         metavar="SECONDS",

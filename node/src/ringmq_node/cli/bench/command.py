@@ -11,7 +11,7 @@ from ringmq import Client
 from ringmq_node.cli.bench.measured import BenchKind, BenchSettings
 from ringmq_node.cli.bench.run import BenchRun, UnfitQueueError
 from ringmq_node.cli.errors import EXIT_BROKEN, EXIT_FAILED
-from ringmq_node.cli.options import Target, client_options
+from ringmq_node.cli.options import NumberRange, Target, client_options
 from ringmq_node.cli.output import emit_report, fail
 
 COUNT = 100_000
@@ -47,7 +47,7 @@ def _shape_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--size", "size_bytes", type=click.IntRange(0), default=SIZE_BYTES, show_default=True
         ),
-        click.option("--seconds", type=click.FloatRange(0.1), help="End after this time."),
+        click.option("--seconds", type=NumberRange(0.1), help="End after this time."),
     )
     for option in reversed(options):
         command = option(command)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ringmq import Client, NodeInfo, NodeState
-from ringmq_node.cli.options import Target, client_options
+from ringmq_node.cli.options import NumberRange, Target, client_options
 from ringmq_node.cli.output import emit_json, emit_table
 
 COLUMNS = ("node", "state", "masters", "mirrors", "needed by", "address", "version")
@@ -71,7 +71,7 @@ def list_nodes(target: Target) -> None:
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(0),
+    type=NumberRange(0),
     default=WAIT_S,
     show_default=True,
     metavar="SECONDS",

@@ -17,7 +17,7 @@ from ringmq_node.cli.demo.course import Demo, DemoError, DemoSettings
 from ringmq_node.cli.demo.lines import COUNT_MAX, InputError, Lines
 from ringmq_node.cli.demo.screen import screen_on_stderr
 from ringmq_node.cli.errors import EXIT_BROKEN, EXIT_FAILED
-from ringmq_node.cli.options import json_option, run
+from ringmq_node.cli.options import NumberRange, json_option, run
 from ringmq_node.cli.output import emit_report, fail
 
 COUNT = 100_000
@@ -49,7 +49,7 @@ DEADLINE_S = 120.0
 @click.option("--keep", is_flag=True, help="Leave the nodes' directory, with their logs.")
 @click.option(
     "--deadline",
-    type=click.FloatRange(1),
+    type=NumberRange(1),
     default=DEADLINE_S,
     show_default=True,
     metavar="SECONDS",
