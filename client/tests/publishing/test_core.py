@@ -30,7 +30,6 @@ from ringmq.publishing.answers import Limits, Origin, PublishRefusal
 from ringmq.publishing.core import NEXT_PHASE, Happening, PublisherCore, PublisherPhase
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.tickets import (
-    ALONE_PROPERTIES_BYTES,
     MESSAGE_OVERHEAD_BYTES,
     PERSISTENT,
 )
@@ -257,18 +256,6 @@ def test_a_call_that_goes_alone_does_so_in_parts_as_well() -> None:
     # The hole has both parts numbered anew.
     open_core(core)
     assert [(f.first, f.last) for f in drain(core)] == [(1, 2), (3, 4)]
-
-
-def test_large_properties_travel_without_the_messages_of_other_callers() -> None:
-    """A node is likely to refuse them, and a routed one takes what was sent behind them."""
-    core = core_of(window_messages=40)
-    core.opened(0, Limits(1000, 10**6, 100), ORIGIN)
-    submit(core, b"0")
-    core.submit([b"1", b"2"], ["large"], [ALONE_PROPERTIES_BYTES + 1], PERSISTENT, FAR, 1)
-    submit(core, b"3")
-    core.submit([b"4"], ["small"], [ALONE_PROPERTIES_BYTES], PERSISTENT, FAR, 2)
-    core.window_bytes = 10**6
-    assert [bodies_of(flight) for flight in drain(core)] == [[b"0"], [b"1", b"2"], [b"3", b"4"]]
 
 
 def test_a_batch_call_says_which_of_its_bodies_were_refused() -> None:

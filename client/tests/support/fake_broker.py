@@ -85,6 +85,7 @@ class FakeNode(BrokerServicer, AdminServicer):
         self.cluster = cluster or Cluster()
         self.faults = Faults()
         self.message_bytes_max = 1024 * 1024
+        self.properties_bytes_max = 128 * 1024
         self.batch_bytes_max = 4 * 1024 * 1024
         self.batch_messages_max = 10_000
         self.heartbeat_ms = 1000
@@ -423,6 +424,7 @@ class FakeNode(BrokerServicer, AdminServicer):
                 opened=broker.PublishOpened(
                     last_sequence=queue.producers.get(producer, 0),
                     message_bytes_max=self.message_bytes_max,
+                    properties_bytes_max=self.properties_bytes_max,
                     batch_bytes_max=self.batch_bytes_max,
                     batch_messages_max=self.batch_messages_max,
                     heartbeat_ms=self.heartbeat_ms,

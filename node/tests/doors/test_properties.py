@@ -13,6 +13,8 @@ from waiting import leeway
 
 import ringmq
 from ringmq.errors import MessageTooLargeError
+from ringmq.publishing import stream
+from ringmq.publishing.answers import Limits
 from ringmq.publishing.asked import MessageOptions
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.node import Node
@@ -97,7 +99,7 @@ def test_properties_above_the_limit_are_refused(tmp_path: Path) -> None:
 def test_properties_above_the_limit_are_refused_to_their_own_caller_only(
     tmp_path: Path, exchange: str | None, limit: int
 ) -> None:
-    """Messages of several callers share a request, and the node refuses it whole."""
+    """Messages of several callers share a request, which a node refuses whole."""
 
     async def test() -> None:
         async with (
@@ -127,8 +129,51 @@ def test_properties_above_the_limit_are_refused_to_their_own_caller_only(
     run(test())
 
 
-def test_messages_around_refused_ones_are_enqueued_once_and_in_order(tmp_path: Path) -> None:
+def test_too_large_properties_take_no_other_message_to_an_exchange_with_them(
+    tmp_path: Path,
+) -> None:
+    """Requests of several calls are on their way behind them, and no gap has those refused."""
+    limit, small = 1024, ringmq.Properties(correlation_id="y")
+    too_large = ringmq.Properties(correlation_id="y" * limit)
+
+    async def test() -> None:
+        async with (
+            asyncio.timeout(leeway(20)),
+            running_nodes(tmp_path, "a", properties_bytes_max=limit) as nodes,
+            ringmq.connect(nodes["a"].address) as client,
+        ):
+            await client.declare_queue("q")
+            async with client.publisher(exchange="", window_messages=40) as publisher:
+                assert publisher.properties_bytes_max == limit
+                outcomes = await asyncio.gather(
+                    *(
+                        publisher.publish(
+                            b"%d" % number,
+                            too_large if number % 70 == 5 else small,
+                            routing_key="q",
+                        )
+                        for number in range(500)
+                    ),
+                    return_exceptions=True,
+                )
+            failed = [number for number, each in enumerate(outcomes) if each is not None]
+            assert failed == [*range(5, 500, 70)]
+            for number in failed:
+                error = outcomes[number]
+                assert isinstance(error, MessageTooLargeError)
+                assert (error.limit_bytes, error.metadata["field"]) == (limit, "properties")
+            expected = [b"%d" % number for number in range(500) if number not in failed]
+            assert await bodies_in(client) == expected
+
+    run(test())
+
+
+def test_messages_around_refused_ones_are_enqueued_once_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Many requests are on their way, and several of them are refused."""
+    # As if the client had been told of no limit: only so it sends what is above it.
+    monkeypatch.setattr(stream, "Limits", lambda *told: Limits(*told[:3]))
     limit, small = 1024, ringmq.Properties(correlation_id="y")
     too_large = ringmq.Properties(correlation_id="y" * limit)
 

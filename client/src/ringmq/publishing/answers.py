@@ -21,6 +21,8 @@ class Limits:
     message_bytes_max: int
     batch_bytes_max: int
     batch_messages_max: int
+    #: Of one message, encoded.
+    properties_bytes_max: int = 2**63
 
 
 NO_LIMITS = Limits(2**63, 2**63, 2**31)

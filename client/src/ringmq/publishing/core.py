@@ -78,7 +78,6 @@ from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.flights import Flight, Flights
 from ringmq.publishing.pending import PendingMessages
 from ringmq.publishing.tickets import (
-    ALONE_PROPERTIES_BYTES,
     Attributes,
     H,
     P,
@@ -223,7 +222,7 @@ class PublisherCore(Generic[H, P]):
         deadline: float,
         handle: H,
     ) -> None:
-        """New messages, at least one, each within `limits.message_bytes_max`.
+        """New messages, at least one, each within `limits`.
 
         `properties` and their encoded sizes in bytes: none, one for all, or one per body.
         """
@@ -231,8 +230,7 @@ class PublisherCore(Generic[H, P]):
         assert count > 0
         assert len(properties) == len(property_sizes), (len(properties), len(property_sizes))
         ticket = Ticket(bodies, properties, property_sizes, attributes, deadline, handle)
-        alone = bool(property_sizes) and max(property_sizes) > ALONE_PROPERTIES_BYTES
-        self._pending.append(Slice(ticket, 0, count, alone=alone))
+        self._pending.append(Slice(ticket, 0, count))
         if self._deadline_floor is None or deadline < self._deadline_floor:
             self._deadline_floor = deadline
 

@@ -315,6 +315,11 @@ class Publisher:
         return self._blocked_by
 
     @property
+    def properties_bytes_max(self) -> int:
+        """The largest properties of a message, encoded, that the node takes."""
+        return self._core.limits.properties_bytes_max
+
+    @property
     def node_address(self) -> str:
         """The node that the stream goes to."""
         return self._keeper.peer
@@ -348,9 +353,11 @@ class Publisher:
             raise self._lifetime.reason.copy()
         if largest > self._core.limits.message_bytes_max:
             raise self._too_large(bodies, largest)
+        sizes = [each.ByteSize() for each in wire] if wire else ()
+        if sizes and max(sizes) > self._core.limits.properties_bytes_max:
+            raise self._properties_too_large(sizes, len(bodies))
         future = self._loop.create_future()
         deadline = self._loop.time() + (self.deadline_s if deadline_s is None else deadline_s)
-        sizes = [each.ByteSize() for each in wire] if wire else ()
         self._core.submit(bodies, wire, sizes, attributes, deadline, future)
         self._timer.set_by(deadline)
         self._keeper.wake()
@@ -359,12 +366,27 @@ class Publisher:
     def _too_large(self, bodies: Sequence[bytes], largest: int) -> MessageTooLargeError:
         index = next(i for i, body in enumerate(bodies) if len(body) == largest)
         limit = self._core.limits.message_bytes_max
-        error = MessageTooLargeError(
+        return _over_limit(
             f"a body of {largest} bytes (index {index}); {self._what} takes {limit}",
-            metadata={"size_bytes": str(largest), "limit_bytes": str(limit), "index": str(index)},
+            len(bodies),
+            size_bytes=largest,
+            limit_bytes=limit,
+            index=index,
         )
-        error.failed = ((0, len(bodies) - 1),)
-        return error
+
+    def _properties_too_large(self, sizes: Sequence[int], count: int) -> MessageTooLargeError:
+        """Said here: a node refuses a request whole, with the messages of other calls in it."""
+        largest = max(sizes)
+        index = sizes.index(largest)
+        limit = self._core.limits.properties_bytes_max
+        return _over_limit(
+            f"properties of {largest} bytes (index {index}); {self._what} takes {limit}",
+            count,
+            size_bytes=largest,
+            limit_bytes=limit,
+            index=index,
+            field="properties",
+        )
 
     async def _wait_room(self, deadline_s: float) -> None:
         check_argument("deadline_s", deadline_s, float)
@@ -445,6 +467,13 @@ class Publisher:
         self._core.expire(self._loop.time())
         self._settle()
         self._timer.set_at(self._core.next_deadline())
+
+
+def _over_limit(text: str, count: int, **facts: object) -> MessageTooLargeError:
+    """Of a call with `count` bodies, none of which is sent."""
+    error = MessageTooLargeError(text, metadata={name: str(fact) for name, fact in facts.items()})
+    error.failed = ((0, count - 1),)
+    return error
 
 
 def _no_body(kind: type) -> WrongTypeError:

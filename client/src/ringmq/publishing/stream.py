@@ -95,6 +95,7 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
             opened.message_bytes_max or NO_LIMITS.message_bytes_max,
             opened.batch_bytes_max or NO_LIMITS.batch_bytes_max,
             opened.batch_messages_max or NO_LIMITS.batch_messages_max,
+            opened.properties_bytes_max or NO_LIMITS.properties_bytes_max,
         )
         origin = Origin(opened.queue_id, opened.epoch)
         self._core.opened(opened.last_sequence, limits, origin)

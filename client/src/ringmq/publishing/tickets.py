@@ -3,8 +3,8 @@
 A *ticket* is one call: its bodies, their attributes and one outcome for all of them. A *slice* is
 a consecutive part of a ticket. A call of any size is cut into slices that fit into requests, and
 slices of small calls share a request. Cutting copies no body: a slice is a ticket and two indexes.
-A node refuses a request whole, so a slice that it may refuse for its own sake is marked `alone`: it
-shares no request, or messages of other callers would be refused with it.
+A node refuses a request whole. So a slice that may be the reason is marked `alone` then: it shares
+no request any more, or messages of other callers would be refused with it again.
 
 The properties of messages pass through unread. Their sizes come with them, because the window
 and the requests are bounded in bytes; so any encoding will do.
@@ -20,10 +20,6 @@ from ringmq_base.values import value
 
 #: The cost of a body in a request beside its own bytes: tag, length, and some to spare.
 MESSAGE_OVERHEAD_BYTES = 16
-#: Calls with larger properties share no request. Nodes refuse properties above a limit that they
-#: don't tell, 128 KiB unless they are configured otherwise. A request of its own costs a message
-#: of this size next to nothing.
-ALONE_PROPERTIES_BYTES = 64 * 1024
 
 H = TypeVar("H")
 P = TypeVar("P")

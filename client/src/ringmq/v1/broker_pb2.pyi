@@ -1296,6 +1296,7 @@ class PublishOpened(google.protobuf.message.Message):
     NODE_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     QUEUE_ID_FIELD_NUMBER: builtins.int
+    PROPERTIES_BYTES_MAX_FIELD_NUMBER: builtins.int
     last_sequence: builtins.int
     """The highest sequence of this producer that the queue has; 0: none. All messages up to it are
     confirmed, and no message of an earlier stream follows them: the node has waited for a trip
@@ -1312,6 +1313,8 @@ class PublishOpened(google.protobuf.message.Message):
     """
     queue_id: builtins.str
     """A queue that is deleted and declared anew has another id, and its epochs begin anew."""
+    properties_bytes_max: builtins.int
+    """Of one message's properties, encoded. Whoever sends larger ones has the whole batch refused."""
     def __init__(
         self,
         *,
@@ -1323,8 +1326,9 @@ class PublishOpened(google.protobuf.message.Message):
         node: builtins.str = ...,
         epoch: builtins.int = ...,
         queue_id: builtins.str = ...,
+        properties_bytes_max: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch_bytes_max", b"batch_bytes_max", "batch_messages_max", b"batch_messages_max", "epoch", b"epoch", "heartbeat_ms", b"heartbeat_ms", "last_sequence", b"last_sequence", "message_bytes_max", b"message_bytes_max", "node", b"node", "queue_id", b"queue_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch_bytes_max", b"batch_bytes_max", "batch_messages_max", b"batch_messages_max", "epoch", b"epoch", "heartbeat_ms", b"heartbeat_ms", "last_sequence", b"last_sequence", "message_bytes_max", b"message_bytes_max", "node", b"node", "properties_bytes_max", b"properties_bytes_max", "queue_id", b"queue_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___PublishOpened: typing_extensions.TypeAlias = PublishOpened

@@ -256,6 +256,7 @@ class PublishStream(Stream):
         opened = broker.PublishOpened(
             last_sequence=stream.publishing.last_sequence,
             message_bytes_max=door.settings.message_bytes_max,
+            properties_bytes_max=door.settings.properties_bytes_max,
             batch_bytes_max=BATCH_BYTES_MAX,
             batch_messages_max=BATCH_MESSAGES_MAX,
             heartbeat_ms=round(door.settings.heartbeat_s * 1000),
