@@ -6,6 +6,7 @@ end. The tests of `cluster up` and of the demo start nodes of their own.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shlex
@@ -23,7 +24,8 @@ from node.tests.cli.json_commands import Run, assert_documented, run_json
 
 import ringmq
 from ringmq.model.fields import fields_to_wire
-from ringmq.v1.common_pb2 import Properties
+from ringmq.v1.common_pb2 import Death, FirstDeath, Properties
+from ringmq_base.limits import KIB
 from ringmq_node.cli.app import invoke
 from ringmq_node.cli.cluster.local import LocalCluster
 from ringmq_node.model.names import join_name
@@ -584,3 +586,53 @@ def test_messages_that_were_set_aside_go_back_to_their_queue_of_a_vhost(
     assert report == {"queue": "q", "published": 1, "enqueued_before": 0}
     assert run("consume", "q", "--vhost", "aside")["body"] == "a"
     assert (listed["vhost"], listed["queue"]) == ("aside", "q")
+
+
+def test_messages_that_were_set_aside_are_as_they_were(run: Run, tmp_path: Path) -> None:
+    run("queue", "declare", "again", "--max-priority", 5)
+    info = SetAsideInfo("id", "again", "a", 3, 40, 100, 105, 4, 3, 20, confirmed=True, at_s=7)
+    death = Death(
+        reason="rejected", queue="work", count=3, time_ms=11, exchange="e", routing_keys=["k"]
+    )
+    first = FirstDeath(reason="expired", queue="before", exchange="e")
+    told = {
+        b"plain": Properties(),
+        b"letter": Properties(
+            exchange="letters",
+            routing_key="k",
+            cc=["l"],
+            deaths=[death],
+            first_death=first,
+            headers=fields_to_wire({"h": "hi"}),
+        ),
+        b"urgent": Properties(priority=5, message_id="m"),
+        b"lives": Properties(expiration_ms=3_600_000),
+        b"dies": Properties(expiration_ms=1),
+        # As large as a node takes them, and then it notes more.
+        b"large": Properties(
+            correlation_id="y" * (128 * KIB - 4), exchange="letters", routing_key="k", priority=1
+        ),
+    }
+    with closing(FileDisk()) as disk:
+        writer = SetAsideWriter(disk, tmp_path, info)
+        writer.begin()
+        block = Block.of([*told], [each.SerializeToString() for each in told.values()])
+        writer.add([queue_run.Run(100, block, transient=False, redelivered=False)])
+        writer.finish(missing=0)
+    (listed,) = run("set-aside", "list", tmp_path)["set_aside"]
+    exported = {
+        base64.b64decode(row.pop("body_base64")).decode(): row
+        for row in run("set-aside", "export", tmp_path, listed["name"])
+    }
+    assert run("set-aside", "publish", tmp_path, listed["name"])["published"] == 6
+    # Of which one has expired.
+    found = run("consume", "again")
+    assert [row["body"] for row in found] == ["urgent", "large", "plain", "letter", "lives"]
+    exported["large"] |= {"exchange": "", "routing_key": "again"}
+    for row in found:
+        for before in ("position", "transient"):
+            exported[row["body"]].pop(before)
+        for new in ("position", "redelivered", "delivery_count"):
+            row.pop(new)
+        assert row == exported[row.pop("body")]
+    assert found[3]["deaths"][0]["count"] == 3

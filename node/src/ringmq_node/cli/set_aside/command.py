@@ -10,7 +10,7 @@ import hashlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from ringmq import Client, Properties
+from ringmq.publishing.asked import MessageOptions
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.cli.messages.properties import properties_json
 from ringmq_node.cli.options import Target, client_options, json_option
@@ -47,9 +48,32 @@ name_argument = click.argument("name")
 class _Message:
     position: int
     body: bytes
-    # Encoded; empty if it has none.
-    properties: bytes
+    # Empty if it has none.
+    properties: common.Properties
     transient: bool
+
+    @property
+    def options(self) -> MessageOptions:
+        """Those of the publish that it came by, which a request has once for all its messages."""
+        ttl_ms: int | None = None
+        if self.properties.HasField("expiration_ms"):
+            ttl_ms = self.properties.expiration_ms
+        return {
+            "transient": self.transient,
+            "priority": self.properties.priority,
+            "ttl_ms": ttl_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept(Properties):
+    """As the queue had them. A publisher sends none of those that are the broker's: where the
+    message was published to, and how it died."""
+
+    wire: common.Properties = field(default_factory=common.Properties)
+
+    def to_wire(self) -> common.Properties:
+        return self.wire
 
 
 @click.group("set-aside")
@@ -133,7 +157,8 @@ def _messages(
         shared = block.properties()
         each = shared if len(shared) == block.count else (shared or [b""]) * block.count
         for index, (body, properties) in enumerate(zip(block.bodies(), each, strict=True)):
-            yield _Message(run.first_position + index, body, properties, run.transient)
+            parsed = common.Properties.FromString(properties)
+            yield _Message(run.first_position + index, body, parsed, run.transient)
 
 
 @set_aside.command()
@@ -166,7 +191,25 @@ def export(directory: Path, name: str, as_json: bool) -> None:
 
 
 def _properties(message: _Message, queue: str = "") -> Properties:
-    return Properties.from_wire(common.Properties.FromString(message.properties), queue)
+    return Properties.from_wire(message.properties, queue)
+
+
+def _kept(message: _Message, bytes_max: int) -> Properties:
+    """For a node that takes properties of at most `bytes_max`."""
+    wire = common.Properties()
+    wire.CopyFrom(message.properties)
+    # The node notes them again, from the options of the request.
+    wire.ClearField("priority")
+    wire.ClearField("expiration_ms")
+    if wire.ByteSize() <= bytes_max:
+        return _Kept(wire=wire)
+    # With what the broker said beside them, a publisher's properties may be above the limit.
+    click.echo(
+        f"position {message.position}: goes without its history and the exchange that it came by: "
+        f"properties of {wire.ByteSize()} bytes with them, {bytes_max} are allowed",
+        err=True,
+    )
+    return _properties(message)
 
 
 def _judge(name: str, faults: list[CorruptionReport]) -> None:
@@ -183,6 +226,9 @@ def _judge(name: str, faults: list[CorruptionReport]) -> None:
 @client_options
 def publish_again(directory: Path, name: str, queue: str | None, target: Target) -> None:
     """Publish the messages again, at the end of the queue, and wait for the confirms.
+
+    They are as they were: transient or not, with their properties, priorities and histories. Their
+    times to live begin anew.
 
     A command that failed half way may be repeated: messages that it has enqueued are not enqueued
     again, as long as the queue remembers its producer.
@@ -203,11 +249,13 @@ def publish_again(directory: Path, name: str, queue: str | None, target: Target)
                 before = publisher.last_sequence
                 published = 0
                 rest = islice(messages, before, None)
+                # One after the other: none may be enqueued behind one that failed, or an earlier
+                # try had another number of them than it says.
                 for batch in _batches(rest):
                     await publisher.publish_batch(
                         [each.body for each in batch],
-                        [_properties(each) for each in batch],
-                        transient=batch[0].transient,
+                        [_kept(each, publisher.properties_bytes_max) for each in batch],
+                        **batch[0].options,
                     )
                     published += len(batch)
                 return {"queue": wanted, "published": published, "enqueued_before": before}
@@ -222,7 +270,7 @@ def _batches(messages: Iterator[_Message]) -> Iterator[list[_Message]]:
     size_bytes = 0
     for message in messages:
         is_full = len(batch) >= _BATCH_MESSAGES or size_bytes > _BATCH_BYTES
-        if batch and (is_full or batch[-1].transient != message.transient):
+        if batch and (is_full or batch[-1].options != message.options):
             yield batch
             batch, size_bytes = [], 0
         batch.append(message)
