@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import time
 from collections import Counter
@@ -43,6 +44,10 @@ from ringmq_gm.registry.url import open_registry
 pytestmark = pytest.mark.slow
 
 WAIT_S = 20.0
+# Etcd's database is 2 MiB at first. Of so many commits at once some use up its quota.
+ETCD_QUOTA_BYTES = 4 * 1024 * 1024
+FILLING_BYTES = 60_000
+AT_ONCE = 16
 R = TypeVar("R")
 
 
@@ -256,6 +261,87 @@ def test_call_that_ends_well_without_an_answer_has_not_succeeded(
 
     run(scenario())
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+
+
+def test_commit_that_is_answered_before_the_leader_goes_has_not_failed(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took so long that etcd is asked for its history behind it; etcd has no leader by then,
+    and refuses that question."""
+    monkeypatch.setattr("ringmq_gm.registry.etcd_history.PROVEN_S", 0.0)
+
+    async def scenario() -> None:
+        async with silent_gateway(etcd.endpoints[0]) as gateway:
+            registry = open_registry(f"etcd://127.0.0.1:{gateway.port}/silent")
+            await registry.commit([], [Put("key", b"1")])
+            gateway.leaderless_after_txn = True
+            with pytest.raises(CommitUnknownError, match="no leader"):
+                await registry.commit([], [Put("key", b"2")])
+            await registry.close()
+        direct = open_registry(f"etcd://{etcd.endpoints[0]}/silent")
+        entry = await direct.get("key")
+        assert entry is not None
+        assert entry.value == b"2"
+        await direct.close()
+
+    run(scenario())
+
+
+def test_commit_that_etcd_has_no_space_for_may_have_been_carried_out(etcd: EtcdCluster) -> None:
+    async def scenario() -> None:
+        async with silent_gateway(etcd.endpoints[0]) as gateway:
+            registry = open_registry(f"etcd://127.0.0.1:{gateway.port}/silent")
+            await registry.commit([], [Put("key", b"1")])
+            entry = await _entry_sometime(registry, "key")
+            gateway.fills_up = True
+            with pytest.raises(CommitUnknownError, match="space exceeded"):
+                await registry.commit([Guard("key", entry.revision)], [Put("key", b"2")])
+            with pytest.raises(CommitUnknownError, match="space exceeded"):
+                await registry.commit([Guard("new", 0)], [Put("new", b"2")])
+            with pytest.raises(CommitUnknownError, match="space exceeded"):
+                await registry.commit([], [Put("unguarded", b"2")])
+            await registry.close()
+
+    run(scenario())
+
+
+def test_commit_that_fills_etcd_up_is_not_told_to_have_changed_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Etcd answers "database space exceeded" to transactions that it refuses, and also to those
+    that it has carried out while others that were under way with them used up its quota."""
+    monkeypatch.setenv("ETCD_QUOTA_BACKEND_BYTES", str(ETCD_QUOTA_BYTES))
+
+    async def commit(registry: Registry, key: str) -> Exception | None:
+        try:
+            await registry.commit([Guard(key, 0)], [Put(key, bytes(FILLING_BYTES))])
+        except (RegistryUnavailableError, CommitUnknownError) as error:
+            return error
+        return None
+
+    async def scenario(registry: Registry) -> None:
+        await registry.commit([], [Put("before", b"1")])
+        before = await _entry_sometime(registry, "before")
+        faults: dict[str, Exception] = {}
+        for batch in itertools.count():
+            keys = [f"{batch}/{number}" for number in range(AT_ONCE)]
+            ended = await asyncio.gather(*(commit(registry, key) for key in keys))
+            faults = {key: error for key, error in zip(keys, ended, strict=True) if error}
+            if faults:
+                break
+        # Nearly always some are.
+        carried_out = {key for key in faults if await registry.get(key) is not None}
+        for key, error in faults.items():
+            assert "space exceeded" in str(error)
+            assert isinstance(error, CommitUnknownError) == (key in carried_out)
+        # It is full from here on, and carries nothing out: that is certain then.
+        guards = [Guard("before", before.revision)]
+        with pytest.raises(RegistryUnavailableError, match="space exceeded"):
+            await registry.commit(guards, [Put("before", bytes(FILLING_BYTES))])
+        await registry.close()
+
+    with EtcdCluster(tmp_path / "etcd") as etcd:
+        run(scenario(open_registry(etcd.url)))
 
 
 def test_session_without_etcd_is_lost_by_the_holders_clock(etcd: EtcdCluster) -> None:

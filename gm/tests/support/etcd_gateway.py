@@ -1,7 +1,8 @@
 """A member of etcd whose calls may end with the status OK and without an answer.
 
 It passes calls on to a real one, of which it knows the methods that a registry calls. A call that
-is to have no answer is carried out all the same.
+is to have no answer is carried out all the same. It may also lose its leader behind a transaction,
+or be full because of it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ class SilentGateway:
         # So many of the next calls of these methods get no answer.
         self.silent = 0
         self.silent_paths = {f"/etcdserverpb.{method}" for method in METHODS}
+        # From the next transaction that it has answered on, it has no leader.
+        self.leaderless_after_txn = False
+        self._is_leaderless = False
+        # The transactions that it carries out fill its database up.
+        self.fills_up = False
         self._channel = channel
 
     def routes(self) -> dict[str, Accept]:
@@ -31,6 +37,8 @@ class SilentGateway:
     async def _serve(self, stream: CallStream) -> None:
         request = await stream.read()
         path = stream.call.path
+        if self._is_leaderless:
+            raise RpcError(RpcStatus(Code.UNAVAILABLE, "etcdserver: no leader"))
         method: grpc.aio.UnaryUnaryMultiCallable[bytes | None, bytes] = self._channel.unary_unary(
             path
         )
@@ -42,6 +50,11 @@ class SilentGateway:
         if self.silent and path in self.silent_paths:
             self.silent -= 1
             return
+        is_txn = path == "/etcdserverpb.KV/Txn"
+        self._is_leaderless = self.leaderless_after_txn and is_txn
+        if self.fills_up and is_txn:
+            text = "etcdserver: mvcc: database space exceeded"
+            raise RpcError(RpcStatus(Code.RESOURCE_EXHAUSTED, text))
         stream.call.send((answer,))
 
 

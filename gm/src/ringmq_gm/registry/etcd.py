@@ -4,7 +4,8 @@ Etcd has all that the interface promises: transactions with comparisons of revis
 reads, watches in order of revisions, leases. This module adds:
 
 * All keys lie below a prefix, so that clusters and other users can share an etcd.
-* A transaction is never repeated (`etcd_client.py`).
+* A transaction is never repeated (`etcd_client.py`). Etcd says that it has no space also of one
+  that it has carried out: a read tells which it was.
 * A watch that breaks, or whose endpoint is cut off (no leader) or silent, or whose revisions are
   compacted, starts again on any endpoint with the whole state. There is one way to begin, so there
   is one way to repair.
@@ -46,6 +47,7 @@ from ringmq_gm.registry.etcd_client import (
     METADATA,
     CompactedError,
     EtcdClient,
+    NoSpaceError,
 )
 from ringmq_gm.registry.etcd_endpoint import PAGE_ENTRIES_MAX, Endpoint
 from ringmq_gm.registry.etcdpb import kv_pb2, rpc_pb2
@@ -149,6 +151,10 @@ class EtcdRegistry:
             if isinstance(session, LeasedSession):
                 session.renounce()
             raise
+        except NoSpaceError as error:
+            if await self._is_unchanged(guards, operations):
+                raise RegistryUnavailableError(str(error)) from error
+            raise
         if not response.succeeded:
             return None
         for operation in operations:
@@ -156,6 +162,20 @@ class EtcdRegistry:
                 key = self.prefix + operation.key.encode()
                 self._client.history.saw_write(key, response.header.revision)
         return response.header.revision
+
+    async def _is_unchanged(self, guards: Sequence[Guard], operations: Sequence[Operation]) -> bool:
+        """Whether it is known that a transaction was not carried out which etcd has ended: a key
+        that it would have written is as its guard wants it. (One that was made by it, and deleted
+        since, is so too: then nothing of it is left.)"""
+        revisions = {guard.key: guard.revision for guard in guards}
+        guarded = next((each.key for each in operations if each.key in revisions), None)
+        if guarded is None:
+            return False
+        try:
+            entry = await self.get(guarded)
+        except RegistryUnavailableError:
+            return False
+        return revisions[guarded] == (0 if entry is None else entry.revision)
 
     async def watch(self, prefix: str) -> AsyncIterator[Sequence[Change]]:
         follower = _Follower(self, self._client, self.prefix + prefix_bytes(prefix))

@@ -47,6 +47,12 @@ class CompactedError(RegistryUnavailableError):
     """The revision that was asked for is gone: begin with the present one."""
 
 
+class NoSpaceError(CommitUnknownError):
+    """Etcd's database is full. It says so of what it has refused, and also of a transaction that it
+    has carried out, if others that were under way with it have filled the database up meanwhile. It
+    has decided: a read shows which of the two it was."""
+
+
 class EtcdClient:
     """For one event loop. Connects when it is first used."""
 
@@ -119,19 +125,29 @@ class EtcdClient:
             raise self.fault(error) from error
         try:
             answer = await call(endpoint, max(0.001, deadline - clock()))
-            await self._settle(endpoint, max(0.001, deadline - clock()))
         except RegistryWentBackError as error:
             # Its guards may have held in the earlier state, too.
             raise CommitUnknownError(str(error)) from error
         except grpc.aio.AioRpcError as error:
             if error.code() not in _REFUSALS:
                 self.avoid(endpoint)
-            if _was_refused(error):
-                raise self.fault(error) from error
-            raise CommitUnknownError(
-                f"{self}: transaction sent to {endpoint.target}: {_text(error)}"
-            ) from error
+            raise self._unanswered(endpoint, error) from error
+        try:
+            await self._settle(endpoint, max(0.001, deadline - clock()))
+        except (RegistryUnavailableError, grpc.aio.AioRpcError) as error:
+            # It was carried out. Only that this was the registry's etcd isn't known.
+            self.avoid(endpoint)
+            text = _text(error) if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            raise CommitUnknownError(f"{self}: a transaction was answered, then: {text}") from error
         return answer
+
+    def _unanswered(self, endpoint: Endpoint, error: grpc.aio.AioRpcError) -> RegistryError:
+        """What the failure of a transaction means that was sent to this endpoint."""
+        if error.details() == _NO_SPACE:
+            return NoSpaceError(f"{self}: {_text(error)}")
+        if _was_refused(error):
+            return self.fault(error)
+        return CommitUnknownError(f"{self}: transaction sent to {endpoint.target}: {_text(error)}")
 
     async def _settle(self, endpoint: Endpoint, timeout_s: float) -> None:
         async def look(request: rpc_pb2.RangeRequest) -> rpc_pb2.RangeResponse:
@@ -206,6 +222,9 @@ class EtcdClient:
 
 # Its authentication was enabled. That is no fault of the call, and may be put right.
 _NO_USER = "etcdserver: user name is empty"
+_NO_SPACE = "etcdserver: mvcc: database space exceeded"
+# Too many transactions have been proposed, and aren't applied yet.
+_TOO_MANY = "etcdserver: too many requests"
 
 # With these an endpoint answers only before it has proposed the transaction, or after it has
 # refused to apply it.
@@ -214,7 +233,6 @@ _REFUSALS = {
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.OUT_OF_RANGE,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.UNIMPLEMENTED,
@@ -224,8 +242,8 @@ _REFUSALS = {
 def _was_refused(error: grpc.aio.AioRpcError) -> bool:
     """Whether the transaction has certainly not been carried out."""
     # The check for a leader comes before the request is looked at.
-    no_leader = error.details() == "etcdserver: no leader"
-    return no_leader or error.code() in _REFUSALS
+    is_before = error.details() in ("etcdserver: no leader", _TOO_MANY)
+    return is_before or error.code() in _REFUSALS
 
 
 def _is_repeatable(error: BaseException) -> bool:
