@@ -125,3 +125,23 @@ def test_calls_that_wait_begin_when_the_server_lets_more_of_them_in() -> None:
             await channel.close()
 
     run(scenario())
+
+
+def test_the_call_behind_the_last_number_of_a_stream_gets_a_connection_of_its_own() -> None:
+    """The call with the last number may go on for days; the next one waited for its end."""
+
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            await channel.unary("/test.Wire/Echo", b"1")
+            connection = channel._current
+            assert connection is not None
+            connection.core.calls._next_id = frames.STREAM_ID_MAX
+            last = await channel.stream("/test.Wire/EchoStream")
+            assert last.call.stream.id == frames.STREAM_ID_MAX
+            assert await channel.unary("/test.Wire/Echo", b"2", timeout_s=leeway(2)) == b"2"
+            await last.write(b"3")
+            assert await last.read() == b"3"
+            last.cancel()
+            await until(lambda: connection.closed)
+
+    run(scenario())

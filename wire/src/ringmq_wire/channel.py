@@ -94,7 +94,7 @@ class WireChannel:
                 text = f"no connection to {self.address} in time: {self._failure}".rstrip(": ")
                 status = RpcStatus(Code.DEADLINE_EXCEEDED, text, unprocessed=True)
                 raise RpcError(status) from error
-        return connection.open(
+        call = connection.open(
             path,
             self._authority,
             handler,
@@ -102,6 +102,11 @@ class WireChannel:
             metadata=(*self._options.metadata, *metadata),
             timeout_s=None if deadline is None else max(0.0, deadline - loop.time()),
         )
+        if connection.core.calls.draining:
+            # That was the last number of a stream. The next call needs another connection, and
+            # can't wait for the end of one of these.
+            self._changed(connection)
+        return call
 
     async def stream(
         self,
