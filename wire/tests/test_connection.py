@@ -94,6 +94,31 @@ def test_a_connection_that_is_lost_between_two_pieces_has_nothing_left() -> None
 # --- windows ---
 
 
+def test_calls_that_end_while_the_connections_window_is_shut_leave_nothing() -> None:
+    """On the client's side, and the answers of them on the server's."""
+    small = WireOptions(
+        stream_window_bytes=65_535, connection_window_bytes=65_535, unread_bytes_max=1
+    )
+    pair = pair_ready(client=small, server=small)
+    pair.client.consumes = pair.server.consumes = False
+    first = pair.client.open()
+    pair.pump()
+    pair.client.core.calls.send(first, [bytes(40_000)] * 2)
+    pair.server.core.calls.send(pair.server.stream(), [bytes(40_000)] * 2)
+    pair.pump()
+    for number in range(1, 100):
+        stream = pair.client.open()
+        pair.client.core.calls.send(stream, [b"a request"])
+        pair.pump()
+        pair.server.core.calls.send(pair.server.stream(stream.id), [b"an answer"])
+        pair.pump()
+        pair.client.core.calls.cancel(stream, 0.0)
+        pair.pump()
+        for end in (pair.client, pair.server):
+            assert end.core.outflow.window <= 0
+            assert set(end.core.outflow._parked) <= {first.id}, number
+
+
 def test_a_window_is_given_back_when_messages_are_consumed_not_when_they_come() -> None:
     pair = pair_ready(server=WireOptions(stream_window_bytes=65_535))
     pair.server.consumes = False

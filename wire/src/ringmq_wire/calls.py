@@ -385,6 +385,7 @@ class CallTable:
         stream.drop_queue()
         stream.reassembly.clear()
         self._inflow.forget(stream)
+        self._outflow.forget(stream)
         if not self.streams:
             self.idle_since = self.now
 

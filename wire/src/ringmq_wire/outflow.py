@@ -103,6 +103,11 @@ class Outflow:
             line = self._light if stream.queued_bytes <= LIGHT_BYTES_MAX else self._heavy
             line.append(stream)
 
+    def forget(self, stream: WireStream) -> None:
+        """The stream has ended. In a line it has its turn soon; the connection's window may stay
+        shut for as long as the peer likes."""
+        self._parked.pop(stream.id, None)
+
     def widen(self, stream: WireStream, increment: int) -> bool:
         """The stream's window grows, or shrinks by SETTINGS; False if it is too large now."""
         stream.send_window += increment
