@@ -2,13 +2,12 @@
 
 The cases are those of interop-test-descriptions.md in github.com/grpc/grpc that need neither
 compression nor anybody's credentials. `.ci/interop` builds grpc-go's programs of the sources of
-Debian's package; without them the tests that want them are skipped.
+Debian's package; without them the tests that want them are skipped, but not in CI (`judges`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import subprocess
 import time
@@ -20,6 +19,7 @@ import pytest
 import testservice as service
 from certificates import client_tls, made_for_loopback, server_tls
 from commands import succeeded
+from judges import judged_by_built
 from loops import run
 from waiting import leeway
 from wireserver import HOST
@@ -245,8 +245,19 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def wanted(program: str) -> None:
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} isn't on the PATH (`.ci/interop FOLDER` builds it)")
+    judged_by_built(program, built_by=".ci/interop FOLDER")
+
+
+@pytest.mark.parametrize(
+    ("judges", "outcome"), [("required", pytest.fail.Exception), ("", pytest.skip.Exception)]
+)
+def test_a_missing_program_fails_in_ci_and_is_skipped_elsewhere(
+    judges: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGMQ_JUDGES", judges)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(outcome, match=CLIENT):
+        wanted(CLIENT)
 
 
 def answers_on_loopback_only(port: int) -> None:

@@ -1,9 +1,9 @@
 """Other people's HTTP/2 against our server: curl, nghttp2's nghttp and h2load, and h2spec.
 
-The first come with Debian's packages curl and nghttp2-client. h2spec is built of its sources, with
-GO111MODULE=off, and Debian's golang-go, golang-golang-x-net-dev, golang-github-fatih-color-dev and
-golang-github-spf13-cobra-dev. A test without its tool is skipped; in CI only h2spec's is, as Debian
-has no sources of it.
+The first come with Debian's packages curl and nghttp2-client; a test without its tool is skipped,
+but not in CI (`judges`). h2spec is in no package of Debian's, so CI doesn't have it, and its test
+runs where somebody has put the program on the PATH. `test_rules` and `test_faults` ask a server by
+the same sections of the RFCs, everywhere (decision 0288).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_h2spec_finds_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its requests are plain HTTP, and would be refused before their faults are looked for. So they
     are read as if they were gRPC's."""
     if shutil.which("h2spec") is None:
-        pytest.skip("h2spec isn't on the PATH")
+        pytest.skip("h2spec isn't on the PATH, and Debian has no package of it")
     strict = heads.read_request
 
     def read_as_grpc(headers: Headers) -> RequestHead:
