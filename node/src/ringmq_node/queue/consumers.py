@@ -195,10 +195,11 @@ class Subscriptions:
                 "be exclusive"
             )
         former = self.former(terms)
-        others = [one for one in self if one.counts and one.id != former]
-        if not others:
+        # The first is enough: an exclusive one has no others beside it.
+        other = next((one for one in self if one.counts and one.id != former), None)
+        if other is None:
             return
-        if others[0].terms.exclusive:
+        if other.terms.exclusive:
             raise NotAloneError("it has an exclusive consumer")
         if terms.exclusive:
             raise NotAloneError("it has consumers, so that none can be exclusive")
