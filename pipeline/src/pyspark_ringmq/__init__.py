@@ -9,6 +9,7 @@ batch       the reader of a batch query
 stream      the reader of a streaming query: offsets, limits, and when messages may leave the queue
 rows        the messages of a range as Arrow batches
 writing     the sink: rows as messages, once each whatever is run again
+sending     the sink's streams, one for each queue
 """
 
 from pyspark_ringmq.source import DefaultSource

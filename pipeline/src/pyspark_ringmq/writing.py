@@ -1,11 +1,11 @@
 """The sink: rows become messages, confirmed before their task ends, and once in the queue.
 
 Spark runs a task again when it has failed, and an attempt that it gave up may still be publishing.
-So a task is one producer, whichever attempt it is, and the number of a row in it is its sequence:
-the broker trims what it has already, and fences the earlier attempt. This holds as far as Spark
-gives the task the same rows in the same order, as it does for files and for sorted rows. A queue
-gives fewer rows if messages have left it meanwhile: those behind them move up to numbers that are
-published, and are trimmed as if they were repeats.
+So a task is one producer, whichever attempt it is, and the number of a row among those for the same
+queue is its sequence: the broker trims what it has already, and fences the earlier attempt. This
+holds as far as Spark gives the task the same rows in the same order, as it does for files and for
+sorted rows. A queue gives fewer rows if messages have left it meanwhile: those behind them move up
+to numbers that are published, and are trimmed as if they were repeats.
 
 The producer is named by the option `producerId`, or drawn for each write, together with the task's
 number, and in a stream with the query's id and the batch's. A write that was given a `producerId`
@@ -18,15 +18,14 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, cast
 
 import pyarrow
+from pyarrow import compute
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -35,8 +34,7 @@ from pyspark.sql.datasource import (
 )
 
 import ringmq
-from ringmq.sync import SyncPublisher
-from ringmq_pipeline.connecting import client_of
+from pyspark_ringmq.sending import TaskStreams
 from ringmq_pipeline.property_columns import decoded
 from ringmq_pipeline.schema import ENCODED
 from ringmq_pipeline.sink_options import TEXTS, SinkOptions, column_names, producer_column
@@ -131,63 +129,19 @@ def publish(
     options: SinkOptions, producer: bytes, batches: Iterator[pyarrow.RecordBatch]
 ) -> Published:
     """Returns when all are confirmed."""
-    client = client_of(options.endpoints, options.vhost, options.request_timeout_s)
     done = Published(0, 0)
     pace = _Pace(options.max_rate_per_task)
-    # Through the default exchange, so that a sequence is the row's number: a refused message leaves
-    # a gap, and no later one moves up.
-    with client.publisher(
-        exchange="",
-        producer_id=producer,
-        first_sequence=1,
-        window_messages=options.window_messages,
-        window_bytes=options.window_bytes,
-    ) as publisher:
-        unconfirmed = Unconfirmed(options.window_messages, options.window_bytes)
+    with TaskStreams(options, producer) as streams:
         for given in batches:
             batch = given.rename_columns(column_names(given.schema.names))
             for first in range(0, batch.num_rows, pace.rows):
                 rows = batch.slice(first, pace.rows)
                 pace.wait(rows.num_rows)
-                _publish_rows(options, publisher, rows, unconfirmed)
+                for queue, of_queue in _by_queue(options, rows):
+                    _publish_rows(streams, queue, of_queue)
                 done.messages += rows.num_rows
                 done.bytes += rows.column("body").nbytes
-        unconfirmed.wait_all()
     return done
-
-
-class Unconfirmed:
-    """The calls of a publisher that aren't confirmed, oldest first.
-
-    Were each one waited for, the window would run empty at its end, and the nodes wait for the next
-    one while its rows are made into messages. So a window is left unconfirmed: one window and one
-    call are held at most.
-    """
-
-    def __init__(self, messages_max: int, bytes_max: int) -> None:
-        self._messages_max = messages_max
-        self._bytes_max = bytes_max
-        self._messages = self._bytes = 0
-        self._calls: deque[tuple[Future[None], int, int]] = deque()
-
-    def add(self, call: Future[None], messages: int, size_bytes: int) -> None:
-        """Waits until at most a window is left. Raises why an older call has failed."""
-        self._calls.append((call, messages, size_bytes))
-        self._messages += messages
-        self._bytes += size_bytes
-        while self._messages > self._messages_max or self._bytes > self._bytes_max:
-            self._wait_oldest()
-
-    def wait_all(self) -> None:
-        """Raises why a call has failed."""
-        while self._calls:
-            self._wait_oldest()
-
-    def _wait_oldest(self) -> None:
-        call, messages, size_bytes = self._calls.popleft()
-        self._messages -= messages
-        self._bytes -= size_bytes
-        call.result()
 
 
 class _Pace:
@@ -206,29 +160,43 @@ class _Pace:
             self._next_at = max(now, self._next_at) + rows / self._rate
 
 
-def _publish_rows(
-    options: SinkOptions,
-    publisher: SyncPublisher,
-    rows: pyarrow.RecordBatch,
-    unconfirmed: Unconfirmed,
-) -> None:
+def _by_queue(
+    options: SinkOptions, rows: pyarrow.RecordBatch
+) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
+    """The rows of each queue, in their order."""
+    if options.queue:
+        yield options.queue, rows
+        return
+    names = rows.column("queue").unique().to_pylist()
+    if not all(names):
+        raise ValueError("a row names no queue, and neither does the option `queue`")
+    if len(names) == 1:
+        yield names[0], rows
+        return
+    # Stable, as pyarrow promises.
+    sorted_rows = rows.take(compute.sort_indices(rows.column("queue")))
+    first = 0
+    for name, run in groupby(sorted_rows.column("queue").to_pylist()):
+        count = sum(1 for _ in run)
+        yield name, sorted_rows.slice(first, count)
+        first += count
+
+
+def _publish_rows(streams: TaskStreams, queue: str, rows: pyarrow.RecordBatch) -> None:
     bodies = rows.column("body").cast(pyarrow.binary()).to_pylist()
     if None in bodies:
         raise ValueError(f"row {bodies.index(None)} of a batch has no body")
     properties = _properties_of(rows)
-    for first, end, queue, is_transient in _runs(options, rows):
+    for first, end, is_transient in _runs(rows):
         for begin, stop, priority, ttl_ms in _of_equal_terms(properties, first, end):
-            call = publisher.submit_batch(
+            streams.publish(
+                queue,
                 bodies[begin:stop],
-                properties[begin:stop] if properties else None,
-                routing_key=queue,
-                # Else a message to a queue that isn't there would be confirmed, and nowhere.
-                mandatory=True,
-                transient=is_transient,
+                properties[begin:stop],
+                is_transient=is_transient,
                 priority=priority,
                 ttl_ms=ttl_ms,
             )
-            unconfirmed.add(call, stop - begin, sum(map(len, bodies[begin:stop])))
 
 
 def _of_equal_terms(
@@ -243,32 +211,16 @@ def _of_equal_terms(
         yield first, end, 0, None
 
 
-def _runs(options: SinkOptions, rows: pyarrow.RecordBatch) -> Iterator[tuple[int, int, str, bool]]:
-    """Consecutive rows for the same queue, both persistent or both not: first, end, queue, and
-    whether they are transient."""
-    names, count = rows.schema.names, rows.num_rows
-    queues = pyarrow.repeat(options.queue, count) if options.queue else rows.column("queue")
-    persistent = (
-        rows.column("persistent").fill_null(True)
-        if "persistent" in names
-        else pyarrow.repeat(True, count)
-    )
-    if len(queues.unique()) == 1 and len(persistent.unique()) == 1:
-        yield 0, count, _queue(queues[0].as_py()), not persistent[0].as_py()
+def _runs(rows: pyarrow.RecordBatch) -> Iterator[tuple[int, int, bool]]:
+    """Consecutive rows, all persistent or none: first, end, and whether they are transient."""
+    if "persistent" not in rows.schema.names:
+        yield 0, rows.num_rows, False
         return
     first = 0
-    for (queue, is_persistent), run in groupby(
-        zip(queues.to_pylist(), persistent.to_pylist(), strict=True)
-    ):
+    for is_persistent, run in groupby(rows.column("persistent").fill_null(True).to_pylist()):
         end = first + sum(1 for _ in run)
-        yield first, end, _queue(queue), not is_persistent
+        yield first, end, not is_persistent
         first = end
-
-
-def _queue(name: str | None) -> str:
-    if not name:
-        raise ValueError("a row names no queue, and neither does the option `queue`")
-    return name
 
 
 def _properties_of(rows: pyarrow.RecordBatch) -> list[ringmq.Properties]:

@@ -16,7 +16,8 @@ from pipeline.tests.source.sources import options_for
 
 import ringmq
 from pyspark_ringmq.batch import BatchReader
-from pyspark_ringmq.writing import Unconfirmed, producer_id, publish, publish_task
+from pyspark_ringmq.sending import Unconfirmed
+from pyspark_ringmq.writing import producer_id, publish, publish_task
 from ringmq_pipeline.option_values import OptionError
 from ringmq_pipeline.options import parse as source_options
 from ringmq_pipeline.sink_options import check_columns, parse
@@ -187,6 +188,35 @@ def test_rows_of_a_producer_that_do_not_come_together_are_refused(
     options = parse(options_of(live, queue="apart", producerColumn="part"))
     with pytest.raises(ValueError, match="don't come together"):
         publish_task(options, "job", 0, iter([rows(numbered(3), part=names)]))
+
+
+def test_rows_that_alternate_between_queues_can_be_published_again(live: LiveNode) -> None:
+    """With one count for all queues, each queue had a gap before every row. It keeps 4096 of them:
+    it couldn't tell any more what it had of the rows before, and every further attempt failed."""
+    live.client.declare_queue("turn a")
+    live.client.declare_queue("turn b")
+    options = parse(options_of(live))
+    count = 10_000
+    batch = rows(numbered(count), queue=[f"turn {'ab'[row % 2]}" for row in range(count)])
+    for _ in range(2):
+        assert publish(options, b"in turn", iter([batch])).messages == count
+    assert live.bodies("turn a") == numbered(count)[::2]
+    assert live.bodies("turn b") == numbered(count)[1::2]
+
+
+def test_a_task_goes_on_where_it_was_in_more_queues_than_it_has_streams(
+    live: LiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_ringmq.sending.STREAMS_MAX", 2)
+    queues: list[object] = [f"many {number}" for number in range(5)]
+    for queue in queues:
+        live.client.declare_queue(str(queue))
+    options = parse(options_of(live))
+    batches = [rows(numbered(5, first), queue=queues) for first in (0, 5, 10)]
+    for upto in (2, 3):
+        publish(options, b"many queues", iter(batches[:upto]))
+    for number, queue in enumerate(queues):
+        assert live.bodies(str(queue)) == [b"%d" % row for row in (number, number + 5, number + 10)]
 
 
 def test_a_refused_message_moves_no_other_to_its_number(live: LiveNode) -> None:
