@@ -62,6 +62,19 @@ def test_a_run_that_fails(phase: str, changes: dict[str, object], error: str) ->
         judge(samples)
 
 
+@pytest.mark.parametrize(("late_s", "fails"), [(2.5, False), (3.5, True)])
+def test_a_full_disk_that_is_told_late(late_s: float, fails: bool) -> None:
+    samples = good()
+    (full,) = (each for each in samples if each.phase == FULL_DISK)
+    before = replace(full, at_s=full.at_s - late_s, blocked=[])
+    samples.insert(samples.index(full), before)
+    if not fails:
+        judge(samples)
+        return
+    with pytest.raises(BenchError, match=r"told after 3\.5 s that the disk is full"):
+        judge(samples)
+
+
 def test_the_longest_gap_counts_also_while_it_goes_on() -> None:
     course = Course()
     course.other_confirmed_at_s -= 5.0

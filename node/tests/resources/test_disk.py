@@ -47,14 +47,14 @@ def test_the_alarm_ends_a_tenth_above_where_it_begins(free: tuple[int, ...], ala
     [
         ((10**12,), LOOK_S_MAX),
         ((LIMIT + 5000 * MB,), LOOK_S_MAX),
-        ((LIMIT + 500 * MB,), 1.0),
+        ((LIMIT + 250 * MB,), 0.5),
         ((LIMIT + 50 * MB,), LOOK_S_MIN),
         ((LIMIT,), LOOK_S_MIN),
         ((LIMIT - 1,), ALARMED_LOOK_S),
         ((0,), ALARMED_LOOK_S),
-        # Seen to fall faster than a middling disk: 1 GB in a second, and 5 GB are left.
-        ((LIMIT + 6000 * MB, LIMIT + 5000 * MB), 2.5),
-        ((LIMIT + 5100 * MB, LIMIT + 5000 * MB), LOOK_S_MAX),
+        # Seen to fall faster than a middling disk: 1 GB in a second, and another is left.
+        ((LIMIT + 2000 * MB, LIMIT + 1000 * MB), 0.5),
+        ((LIMIT + 1100 * MB, LIMIT + 1000 * MB), LOOK_S_MAX),
         ((LIMIT + 1000 * MB, LIMIT + 5000 * MB), LOOK_S_MAX),
     ],
 )
@@ -93,6 +93,25 @@ def test_less_free_never_means_a_later_look_or_no_alarm(
 @given(st.lists(st.integers(50 * MB, 55 * MB - 1), max_size=50), st.booleans())
 def test_between_its_marks_the_alarm_stays_as_it_was(free: list[int], alarm: bool) -> None:
     assert looked(0 if alarm else 10**9, *free).state.alarmed is alarm
+
+
+@given(
+    before=st.lists(st.integers(LIMIT, 10**15), min_size=1, max_size=5),
+    left=st.integers(0, LIMIT - 1),
+    taken_after_s=st.floats(0.0, 60.0),
+)
+def test_room_that_one_call_takes_is_missed_within_a_second(
+    before: list[int], left: int, taken_after_s: float
+) -> None:
+    """A file of any size is reserved at once, however much room there was."""
+    monitor = DiskMonitor(LIMIT)
+    now = 0.0
+    for free in before:
+        now += monitor.step(free, now=now).look_s
+    free, taken_at = before[-1], now + taken_after_s
+    while not monitor.step(left if now >= taken_at else free, now=now).alarmed:
+        now += monitor.state.look_s
+    assert taken_at <= now <= taken_at + 1.0
 
 
 @given(speed=st.integers(MB, WRITE_BYTES_PER_S), free=st.integers(LIMIT, 100 * LIMIT))

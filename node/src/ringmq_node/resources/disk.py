@@ -8,6 +8,11 @@ that was seen since the last look, or at the speed of a middling disk if that is
 a quiet disk may become busy at any moment. Between `LOOK_S_MIN` and `LOOK_S_MAX`. While the
 alarm is on, publishers stand still, so the monitor looks each second whether it can end.
 
+No speed bounds what happens between two looks: one call reserves a file of any size, and another
+program's files may take the room as well. So `LOOK_S_MAX` is how late an alarm may come, and it is
+short: a look takes some microseconds. It asks the file system for a number that is in the kernel's
+memory, and waits for no disk, be it full or slow.
+
 Pure: the caller passes in the free bytes and the time.
 """
 
@@ -17,7 +22,7 @@ from dataclasses import dataclass
 from math import inf
 
 LOOK_S_MIN = 0.1
-LOOK_S_MAX = 10.0
+LOOK_S_MAX = 1.0
 ALARMED_LOOK_S = 1.0
 # A disk fills at least this fast, until it is seen to be faster.
 WRITE_BYTES_PER_S = 250_000_000
