@@ -64,6 +64,36 @@ def test_what_is_said_of_a_message_is_published_and_printed(run: Run, tmp_path: 
     run("queue", "delete", "told")
 
 
+def test_properties_are_printed_before_the_body(
+    run: Run, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    run("queue", "declare", "worded")
+    lines = tmp_path / "lines"
+    lines.write_text("hello world\n")
+    options: list[object] = ["--priority", 7, "--ttl-ms", 600_000, "--type", "an order"]
+    for header in ("region=eu", "n:=5", "text=5", "word=true", "empty=", "tab=a\tb", "a b=c=d"):
+        options += ["--header", header]
+    run("publish", "worded", *options, "--content-type", "text/plain", "--file", lines)
+
+    def printed(*command: str) -> tuple[bytes, list[bytes]]:
+        assert invoke([*command, "worded", "--properties"]) == 0
+        (line,) = capsysbinary.readouterr().out.splitlines()
+        *first, said, body = line.split(b"\t")
+        assert body == b"hello world"
+        return said, first
+
+    own = (
+        b'exchange="" routing_key=worded priority=7 headers."a b"="c=d" headers.empty="" '
+        b'headers.n=5 headers.region=eu headers.tab="a\\tb" headers.text="5" headers.word="true" '
+        b'content_type=text/plain type="an order" expiration_ms=600000'
+    )
+    said, first = printed("browse")
+    assert (first, said) == ([b"0"], b"redelivered=false persistent=true body_size=11 " + own)
+    said, first = printed("consume")
+    assert (first, said) == ([], b"position=0 redelivered=false delivery_count=0 " + own)
+    run("queue", "delete", "worded")
+
+
 def test_a_message_of_which_nothing_is_said_has_no_keys_for_it(run: Run) -> None:
     run("queue", "declare", "bare")
     run("publish", "bare", "--count", 1, "--size", 1)

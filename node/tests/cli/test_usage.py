@@ -42,6 +42,8 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["consume", "q", "--follow", "--requeue"], "exclude each other"),
         (["consume", "q", "--auto-ack", "--count", "1"], "exclude each other"),
         (["consume", "q", "--requeue", "--prefetch", "1"], "it takes no prefetch"),
+        (["consume", "q", "--properties", "--json"], "--json has the properties"),
+        (["browse", "q", "--properties", "--json"], "--json has the properties"),
         (["consume", "q", "--prefetch", "0"], "0 is not in the range"),
         (["consume", "q", "--auto-ack", "--shared-prefetch", "1"], "takes no shared prefetch"),
         (["consume", "q", "r", "--count", "1"], "--requeue and --count take one queue"),

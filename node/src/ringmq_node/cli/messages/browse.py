@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from ringmq import BrowsedBatch, BrowseSource, Client
-from ringmq_node.cli.messages.properties import message_json
+from ringmq import BrowsedBatch, BrowseSource, Client, Message
+from ringmq_node.cli.messages.properties import (
+    check_properties_option,
+    message_json,
+    properties_json,
+    properties_option,
+    words,
+)
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_json
 
@@ -38,6 +45,7 @@ from ringmq_node.cli.output import emit_json
     show_default=True,
     help="Which replica to read.",
 )
+@properties_option
 @client_options
 def browse(
     queue: str,
@@ -46,10 +54,13 @@ def browse(
     count: int | None,
     body_bytes_max: int | None,
     source: str,
+    with_properties: bool,
     target: Target,
 ) -> None:
     """Print the messages of QUEUE at a range of positions: a line each, its position and its body
     (with --json: an object each). They stay in the queue, also those that consumers have."""
+
+    check_properties_option(with_properties, target)
 
     async def look(client: Client) -> None:
         reader = client.reader(queue)
@@ -61,28 +72,39 @@ def browse(
         async for batch in reader.browse(
             begin, max(begin, stop), source=BrowseSource(source), body_bytes_max=body_bytes_max
         ):
-            (_show_json if target.as_json else _show)(batch)
+            if target.as_json:
+                _show_json(batch)
+            else:
+                _show(batch, with_properties=with_properties)
 
     target.run(look)
 
 
-def _show(batch: BrowsedBatch) -> None:
+def _show(batch: BrowsedBatch, *, with_properties: bool) -> None:
     out = sys.stdout.buffer
-    out.write(b"".join(b"%d\t%s\n" % (each.position, each.body) for each in batch.messages))
+    for message, row in _rows(batch):
+        said = b""
+        if with_properties:
+            said = words(row | properties_json(message.properties)).encode() + b"\t"
+        out.write(b"%d\t%s%s\n" % (message.position, said, message.body))
     out.flush()
     for low, high in batch.damaged:
         click.echo(f"positions {low} to {high}: damaged on every replica", err=True)
 
 
+def _rows(batch: BrowsedBatch) -> Iterator[tuple[Message, dict[str, Any]]]:
+    """The messages, and of each what isn't its own, but for its position."""
+    for message, size, persistent in zip(
+        batch.messages, batch.body_sizes, batch.persistent, strict=True
+    ):
+        yield (
+            message,
+            {"redelivered": message.redelivered, "persistent": persistent, "body_size": size},
+        )
+
+
 def _show_json(batch: BrowsedBatch) -> None:
-    rows = zip(batch.messages, batch.body_sizes, batch.persistent, strict=True)
-    for message, size, persistent in rows:
-        row: dict[str, Any] = {
-            "position": message.position,
-            "redelivered": message.redelivered,
-            "persistent": persistent,
-            "body_size": size,
-        }
-        emit_json(row | message_json(message))
+    for message, row in _rows(batch):
+        emit_json({"position": message.position} | row | message_json(message))
     for low, high in batch.damaged:
         emit_json({"damaged": [low, high]})

@@ -10,6 +10,7 @@ import click
 from ringmq import Client, RingMQError, SharedPrefetch
 from ringmq_node.cli.messages import look
 from ringmq_node.cli.messages.printer import Printer
+from ringmq_node.cli.messages.properties import check_properties_option, properties_option
 from ringmq_node.cli.messages.take import take, watch
 from ringmq_node.cli.options import Target, client_options
 
@@ -38,6 +39,7 @@ PREFETCH = 1000
 @click.option("--shared-prefetch-bytes", type=click.IntRange(1), help="The same in bytes.")
 @click.option("--priority", type=int, default=0, help="Higher ones are given messages first.")
 @click.option("--exclusive", is_flag=True, help="Be the only consumer, or fail.")
+@properties_option
 @client_options
 def consume(
     queues: tuple[str, ...],
@@ -50,6 +52,7 @@ def consume(
     shared_prefetch_bytes: int | None,
     priority: int,
     exclusive: bool,
+    with_properties: bool,
     target: Target,
 ) -> None:
     """Print the messages of each QUEUE, a line each (with --json: an object each)."""
@@ -64,7 +67,9 @@ def consume(
         raise click.UsageError("--requeue holds all that it prints: it takes no prefetch")
     if verb == "auto" and count is not None:
         raise click.UsageError("--auto-ack and --count exclude each other: more would be sent")
+    check_properties_option(with_properties, target)
     consumer_of = partial(Client.consumer, priority=priority, exclusive=exclusive)
+    printer_of = partial(Printer, target.as_json, with_properties=with_properties)
 
     async def take_them(client: Client) -> None:
         shared = SharedPrefetch(shared_prefetch or 0, shared_prefetch_bytes or 0)
@@ -76,7 +81,7 @@ def consume(
             raise errors.exceptions[0] from None
 
     async def take_one(client: Client, queue: str, shared: SharedPrefetch | None) -> None:
-        printer = Printer(target.as_json, queue if len(queues) > 1 else "")
+        printer = printer_of(queue if len(queues) > 1 else "")
         async with consumer_of(
             client,
             queue=queue,
@@ -102,6 +107,6 @@ def consume(
             prefetch=min(wanted, look.HELD_MESSAGES_MAX),
             prefetch_bytes=look.HELD_BYTES_MAX,
         ) as consumer:
-            await look.look(client, consumer, Printer(target.as_json), wanted, target.timeout_s)
+            await look.look(client, consumer, printer_of(), wanted, target.timeout_s)
 
     target.run(look_at_them if verb == "requeue" else take_them)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 import functools
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from ringmq import Death, Message, Properties
 from ringmq.model.fields import HeaderValue
 from ringmq_node.cli.fields import FORMS, FieldType, fields_json
+from ringmq_node.cli.options import Target
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # What a publisher says of a message, as texts.
 _TEXTS = {
@@ -28,6 +33,8 @@ _TEXTS = {
 }
 # No option says a `format`: such a message comes from another protocol.
 _PRINTED = (*_TEXTS, "timestamp_ms", "format")
+# Neither a space nor what JSON begins with.
+_PLAIN = re.compile(r"""[^\s"'={}\[\]\\]+""")
 
 
 def property_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,6 +94,45 @@ def _death_json(death: Death) -> dict[str, Any]:
     told = {each.name: getattr(death, each.name) for each in fields(death)}
     told["routing_keys"] = list(death.routing_keys)
     return {name: value for name, value in told.items() if value is not None}
+
+
+def properties_option(command: F) -> F:
+    """`--properties`, as `with_properties`."""
+    return click.option(
+        "--properties",
+        "with_properties",
+        is_flag=True,
+        help="Before each body what else the message has, as NAME=VALUE, and a tab.",
+    )(command)
+
+
+def check_properties_option(with_properties: bool, target: Target) -> None:
+    if with_properties and target.as_json:
+        raise click.UsageError("--json has the properties: leave out --properties")
+
+
+def words(row: Mapping[str, object]) -> str:
+    """What --json has of a message, for people: NAME=VALUE for each, on one line without a tab."""
+    flat: dict[str, object] = {}
+    for name, value in row.items():
+        if name == "properties" and isinstance(value, dict):
+            flat |= value
+        elif name == "headers" and isinstance(value, dict):
+            flat |= {f"headers.{_word(header)}": each for header, each in sorted(value.items())}
+        else:
+            flat[name] = value
+    return " ".join(f"{name}={_word(value)}" for name, value in flat.items())
+
+
+def _word(value: object) -> str:
+    """A text that nobody takes for anything else is as it is; all others are JSON."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.isprintable():
+        try:
+            json.loads(value)
+        except ValueError:
+            return value
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)
 
 
 def message_json(message: Message) -> dict[str, Any]:
