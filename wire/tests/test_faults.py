@@ -305,6 +305,20 @@ def test_a_rapid_reset_ends_the_connection() -> None:
     assert goaway_code(server.output()) is ErrorCode.ENHANCE_YOUR_CALM
 
 
+def test_calls_that_are_given_up_together_are_no_rapid_reset() -> None:
+    """Thousands that wait for one slow thing, and run out of their client's patience."""
+    server = server_ready(WireOptions(streams_max=5_000))
+    numbers = range(1, 6_001, 2)
+    for number in numbers:
+        server.receive(request(number))
+    server.now = 1.0
+    for number in numbers:
+        server.receive(frames.rst_stream(number, ErrorCode.CANCEL))
+    assert goaway_code(server.output()) is None
+    assert not server.core.closed
+    assert not server.core.calls.streams
+
+
 def test_resets_that_the_peer_provokes_count_as_well() -> None:
     """CVE-2025-8671: the peer breaks each stream's rules, so that this side resets it."""
     server = server_ready()

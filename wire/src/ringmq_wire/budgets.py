@@ -9,8 +9,12 @@ answered, and anything that a limit of its own bounds (header blocks, windows, s
               (CVE-2019-9512, CVE-2019-9515)
     updates   WINDOW_UPDATE; a DATA frame that was sent empties it by four (CVE-2019-9517)
     empty     DATA without data that doesn't end its stream; emptied by data (CVE-2019-9518)
-    resets    streams that the peer reset before any answer, or broke so that this side did; emptied
-              by calls that end well (CVE-2023-44487, CVE-2025-8671)
+    resets    streams that the peer reset within `RAPID_RESET_S` before any answer, or broke so that
+              this side did; emptied by calls that end well (CVE-2023-44487, CVE-2025-8671)
+
+Why resets of older streams don't count: thousands of calls that wait for one slow thing are given
+up by their client together, and its other calls would end with them. A peer that waits so long has
+no more calls begun than the limit of streams lets it have anyway.
 
 Answers to PING and SETTINGS, credit and resets wait in memory while the peer doesn't read. Time
 would empty the budgets meanwhile, so the waiting frames have a limit of their own
@@ -24,6 +28,7 @@ from ringmq_wire.errors import ConnectionFault
 
 # Control frames that wait because the peer doesn't read.
 CONTROL_WAITING_MAX = 5_000
+RAPID_RESET_S = 0.5
 
 
 class Budget:

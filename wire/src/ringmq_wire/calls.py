@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringmq_wire.budgets import FloodBudgets
+from ringmq_wire.budgets import RAPID_RESET_S, FloodBudgets
 from ringmq_wire.clocks import ConnectionClocks
 from ringmq_wire.codes import Code, ErrorCode, Metadata, RpcStatus, status_of_reset
 from ringmq_wire.compression import HeaderEncoder, Headers
@@ -256,7 +256,8 @@ class CallTable:
 
     def was_reset(self, stream: WireStream, code: int) -> None:
         """The peer has reset the stream."""
-        if not self._client and not stream.answered:
+        is_young = self.now < stream.opened_at + RAPID_RESET_S
+        if is_young and not self._client and not stream.answered:
             self.budgets.resets.count(self.now)
         self._remove(stream)
         self._tell_end(stream, status_of_reset(code))
@@ -356,6 +357,7 @@ class CallTable:
     def _new_stream(self, stream_id: int) -> WireStream:
         stream = self.streams[stream_id] = WireStream(
             stream_id,
+            now=self.now,
             send_window=self.peer_window,
             receive_window=self._options.stream_window_bytes,
             message_bytes_max=self._options.message_bytes_max,

@@ -35,6 +35,7 @@ class WireStream:
         "held_bytes",
         "id",
         "local_closed",
+        "opened_at",
         "owner",
         "paused",
         "queue",
@@ -56,6 +57,7 @@ class WireStream:
         self,
         stream_id: int,
         *,
+        now: float,
         send_window: int,
         receive_window: int,
         message_bytes_max: int,
@@ -64,6 +66,7 @@ class WireStream:
         self.id = stream_id
         # The shell's own object for this call.
         self.owner: Any = None
+        self.opened_at = now
         self.deadline: float | None = None
 
         # --- what comes ---
