@@ -5,14 +5,25 @@ from __future__ import annotations
 import struct
 
 import pytest
-from wirepair import REQUEST, End, block, goaway_code, request, reset_code, server_ready
+from wirepair import (
+    REQUEST,
+    End,
+    block,
+    client_ready,
+    goaway_code,
+    request,
+    reset_code,
+    server_ready,
+)
 
 from ringmq_wire import frames
+from ringmq_wire.budgets import CONTROL_WAITING_MAX
 from ringmq_wire.codes import OK, Code, ErrorCode
 from ringmq_wire.events import ConnectionClosed
 from ringmq_wire.options import WireOptions
 
 U32 = struct.Struct(">L").pack
+MANY = CONTROL_WAITING_MAX + 1_000
 
 
 def raw(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
@@ -324,6 +335,42 @@ def test_resets_that_the_peer_provokes_count_as_well() -> None:
     server = server_ready()
     for number in range(1, 2_200, 2):
         server.receive(request(number) + raw(frames.WINDOW_UPDATE, 0, number, U32(0)))
+    assert goaway_code(server.output()) is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_calls_that_wait_for_a_slow_network_are_no_flood() -> None:
+    """A client begins thousands, or gives them up, while its socket takes nothing."""
+    client = client_ready()
+    client.receive(frames.settings([(frames.MAX_CONCURRENT_STREAMS, MANY)]))
+    client.output()
+    streams = [client.open() for _ in range(MANY)]
+    client.receive(frames.window_update(0, 1))
+    assert not client.core.closed
+    for stream in streams:
+        client.core.calls.cancel(stream, 0.0)
+    client.receive(frames.window_update(0, 1))
+    assert not client.core.closed
+
+
+def test_answers_that_wait_for_a_slow_network_are_no_flood() -> None:
+    server = server_ready(WireOptions(streams_max=MANY))
+    numbers = range(1, 2 * MANY, 2)
+    for number in numbers:
+        server.receive(request(number))
+    for number in numbers:
+        server.core.calls.send(server.stream(number), [b"x"])
+    server.receive(frames.window_update(0, 1))
+    assert not server.core.closed
+
+
+def test_answers_to_calls_that_a_peer_resets_unread_end_the_connection() -> None:
+    server = server_ready()
+    for number in range(1, 2 * MANY, 2):
+        server.receive(request(number))
+        if server.core.closed:
+            break
+        server.core.calls.send(server.stream(number), [b"x"])
+        server.receive(frames.rst_stream(number, ErrorCode.CANCEL))
     assert goaway_code(server.output()) is ErrorCode.ENHANCE_YOUR_CALM
 
 

@@ -369,10 +369,11 @@ class CallTable:
 
     def _send_head(self, stream: WireStream, same: Headers, changing: Headers) -> None:
         block = self._encoder.encode(same, changing)
-        self._outflow.control(header_frames(stream.id, 0, block, self._outflow.frame_bytes_max))
+        head = header_frames(stream.id, 0, block, self._outflow.frame_bytes_max)
+        self._outflow.control(head, own=True)
 
     def _send_reset(self, stream: WireStream, code: ErrorCode) -> None:
-        self._outflow.control(rst_stream(stream.id, code))
+        self._outflow.control(rst_stream(stream.id, code), own=self._client)
         self._remember_reset(stream.id)
         self._remove(stream)
 

@@ -37,6 +37,7 @@ class Outflow:
         "_heavy",
         "_light",
         "_light_bytes",
+        "_own",
         "_parked",
         "closed",
         "frame_bytes_max",
@@ -48,6 +49,8 @@ class Outflow:
 
     def __init__(self, send_low_bytes: int) -> None:
         self._control: list[bytes] = []
+        # How many of these this side's application has caused.
+        self._own = 0
         self._light: deque[WireStream] = deque()
         self._heavy: deque[WireStream] = deque()
         # These wait for the connection's window.
@@ -69,15 +72,23 @@ class Outflow:
         """Whether `take` would return anything."""
         return bool(self._control or self._light or self._heavy)
 
-    def check_waiting(self) -> None:
-        if len(self._control) > CONTROL_WAITING_MAX:
+    def check_waiting(self, own_max: int | None) -> None:
+        """Raises `ConnectionFault` if the peer has caused too many frames, and reads none of them.
+
+        `own_max`: so many that this side's application has caused don't count; None: none of these.
+        """
+        waiting = len(self._control)
+        if waiting > CONTROL_WAITING_MAX:
+            waiting -= self._own if own_max is None else min(self._own, own_max)
+        if waiting > CONTROL_WAITING_MAX:
             raise ConnectionFault(
                 ErrorCode.ENHANCE_YOUR_CALM,
                 f"the peer asks and doesn't read: {CONTROL_WAITING_MAX} frames wait for it",
             )
 
-    def control(self, frame: bytes) -> None:
+    def control(self, frame: bytes, *, own: bool = False) -> None:
         self._control.append(frame)
+        self._own += own
 
     def drop_all(self) -> None:
         """The connection ends: only the control frames from now on go out."""
@@ -133,6 +144,7 @@ class Outflow:
         if self._control:
             out += self._control
             self._control.clear()
+            self._own = 0
         size = 0
         while size < bytes_max:
             if self._light and (self._light_bytes < FRAME_BYTES_MAX or not self._heavy):
