@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 import subprocess
 from pathlib import Path
 
-import pytest
+from judges import judged_by
 from wireserver import HOST
 
 
 def made_for_loopback(folder: Path) -> tuple[Path, Path]:
     """A certificate and its key, as files in the folder."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl")
+    judged_by("openssl", package="openssl")
     certificate, key = folder / "cert.pem", folder / "key.pem"
     command = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "

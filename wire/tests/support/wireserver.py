@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -88,9 +89,11 @@ ROUTES: Mapping[str, Accept] = {
 
 @asynccontextmanager
 async def serving(
-    options: WireOptions | None = None, routes: Mapping[str, Accept] = ROUTES
+    options: WireOptions | None = None,
+    routes: Mapping[str, Accept] = ROUTES,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[WireServer, int]]:
-    server = WireServer(routes, options)
+    server = WireServer(routes, options, tls=tls)
     port = await server.listen(HOST, 0)
     try:
         yield server, port
