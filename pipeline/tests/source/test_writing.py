@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ def options_of(live: LiveNode, **options: str) -> dict[str, str]:
     return {"endpoints": live.address, "requestTimeout": "10s"} | options
 
 
-def rows(bodies: list[bytes], **columns: list[object]) -> pyarrow.RecordBatch:
+def rows(bodies: list[bytes], **columns: Sequence[object]) -> pyarrow.RecordBatch:
     return pyarrow.RecordBatch.from_pydict({"body": bodies, **columns})
 
 
