@@ -11,6 +11,7 @@ from wirepair import (
     block,
     client_ready,
     goaway_code,
+    read_frames,
     request,
     reset_code,
     server_ready,
@@ -24,6 +25,8 @@ from ringmq_wire.options import WireOptions
 
 U32 = struct.Struct(">L").pack
 MANY = CONTROL_WAITING_MAX + 1_000
+RESPONSE = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+MESSAGE = b"\0\0\0\0\1x"
 
 
 def raw(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
@@ -372,6 +375,34 @@ def test_answers_to_calls_that_a_peer_resets_unread_end_the_connection() -> None
         server.core.calls.send(server.stream(number), [b"x"])
         server.receive(frames.rst_stream(number, ErrorCode.CANCEL))
     assert goaway_code(server.output()) is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_what_was_under_way_to_thousands_of_cancelled_calls_is_dropped() -> None:
+    client = client_ready()
+    client.receive(frames.settings([(frames.MAX_CONCURRENT_STREAMS, MANY)]))
+    streams = [client.open() for _ in range(MANY)]
+    for stream in streams:
+        client.receive(frames.header_frames(stream.id, 0, block(RESPONSE), 16_384))
+        client.core.calls.cancel(stream, 0.0)
+    client.output()
+    for stream in streams:
+        client.receive(raw(frames.DATA, 0, stream.id, MESSAGE))
+    assert not client.core.closed
+    assert read_frames(client.output()) == []
+
+
+def test_what_was_under_way_to_thousands_of_answered_calls_is_dropped() -> None:
+    server = server_ready(WireOptions(streams_max=MANY))
+    numbers = range(1, 2 * MANY, 2)
+    for number in numbers:
+        server.receive(request(number))
+    for number in numbers:
+        server.core.calls.finish(server.stream(number), OK)
+    while server.output():
+        pass
+    for number in numbers:
+        server.receive(raw(frames.DATA, 0, number, MESSAGE))
+    assert read_frames(server.output()) == []
 
 
 def test_calls_that_end_well_are_no_flood() -> None:

@@ -35,8 +35,10 @@ from ringmq_wire.options import WINDOW_BYTES_INITIAL, WireOptions
 from ringmq_wire.outflow import Outflow
 from ringmq_wire.streams import WireStream
 
-# Numbers of streams that this side reset. What the peer sent before it knew is dropped.
-RESET_KEPT_MAX = 4096
+# Numbers of streams that this side reset: what the peer sent before it knew is dropped. As many are
+# kept as may be open at once, within these bounds: all may be reset together.
+RESET_KEPT_MIN = 4096
+RESET_KEPT_MAX = 65_536
 # What a client assumes until the server's SETTINGS say otherwise (RFC 9113, section 6.5.2).
 PEER_STREAMS_MAX = 100
 
@@ -379,7 +381,8 @@ class CallTable:
 
     def _remember_reset(self, stream_id: int) -> None:
         self._reset[stream_id] = None
-        if len(self._reset) > RESET_KEPT_MAX:
+        streams_max = self.peer_streams_max if self._client else self._options.streams_max
+        if len(self._reset) > max(RESET_KEPT_MIN, min(streams_max, RESET_KEPT_MAX)):
             del self._reset[next(iter(self._reset))]
 
     def _remove(self, stream: WireStream) -> None:
