@@ -478,6 +478,27 @@ def test_very_many_runs_are_delivered_in_pieces_and_in_order(
     scene.check()
 
 
+def test_many_bytes_are_delivered_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is full says so when it has got a piece: a queue of 100 MiB was given to
+    streams that may hold 16 MiB, in one turn of the loop."""
+    monkeypatch.setattr(deliveries, "TURN_BYTES_MAX", 20)
+    monkeypatch.setattr(deliveries, "PIECE_BYTES_MAX", 50)
+    scene = Scene()
+    scene.publish(20, size=10)
+    scene.all_safe()
+    scene.do(scene.master.consumer_opened(7, ConsumerTerms(100, 1000)))
+    effects = scene.master.consumer_begun(7)
+    given = [run for effect in effects if isinstance(effect, DeliverRuns) for run in effect.runs]
+    assert sum(run.block.body_bytes() for run in given) == 60
+    assert effects[-1] == DeliverMore()
+    assert scene.master.consumer_held(7, held=True) == []
+    scene.do(effects)
+    assert scene.positions(7) == [*range(6)]
+    scene.do(scene.master.consumer_held(7, held=False))
+    assert scene.positions(7) == [*range(20)]
+    scene.check()
+
+
 # --- several consumers ---
 
 

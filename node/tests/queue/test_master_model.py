@@ -151,6 +151,7 @@ class MasterMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(deliveries, "TURN_MESSAGES_MAX", TURN_MESSAGES_MAX)
         self.patch.setattr(deliveries, "PIECE_RUNS_MAX", 2)
+        self.patch.setattr(deliveries, "PIECE_BYTES_MAX", 2 * TURN_BYTES_MAX)
         self.patch.setattr(deliveries, "TURN_BYTES_MAX", TURN_BYTES_MAX)
         self.patch.setattr(ops, "RANGES_SENT_MAX", RANGES_SENT_MAX)
         self.patch.setattr(ops, "REQUEUED_RANGES_MAX", RANGES_SENT_MAX)

@@ -15,6 +15,8 @@ TURN_BYTES_MAX = 512 * 1024
 PIECE_RUNS_MAX = 200
 # And their messages: each run is copied out of its block, a thousand messages in a millisecond.
 PIECE_MESSAGES_MAX = 10_000
+# And their bytes: streams say that they are full only when they have them (`consumer_held`).
+PIECE_BYTES_MAX = 4 * 1024 * 1024
 
 
 def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[Effect]:
@@ -22,6 +24,7 @@ def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[
     do, the last effect says so."""
     effects: list[Effect] = []
     given = messages_given = 0
+    bytes_before = consumers.unacknowledged_bytes
     while ready.has_visible(visible_below):
         if consumers.has_parked:
             consumers.unpark(ready.front_bytes(visible_below))
@@ -30,7 +33,11 @@ def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[
         consumer = consumers.next_turn()
         if consumer is None:
             break
-        if given >= PIECE_RUNS_MAX or messages_given >= PIECE_MESSAGES_MAX:
+        if (
+            given >= PIECE_RUNS_MAX
+            or messages_given >= PIECE_MESSAGES_MAX
+            or consumers.unacknowledged_bytes - bytes_before >= PIECE_BYTES_MAX
+        ):
             effects.append(DeliverMore())
             return effects
         room = consumer.room_bytes

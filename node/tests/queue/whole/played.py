@@ -48,6 +48,7 @@ BOUNDS = (
     (deliveries, "TURN_MESSAGES_MAX", 4),
     (deliveries, "TURN_BYTES_MAX", 60),
     (deliveries, "PIECE_RUNS_MAX", 2),
+    (deliveries, "PIECE_BYTES_MAX", 90),
     (ops, "RANGES_SENT_MAX", 2),
     (ops, "REQUEUED_RANGES_MAX", 2),
     (deadletters, "UNDER_WAY_MESSAGES_MAX", 3),
