@@ -364,6 +364,22 @@ def test_a_sender_is_told_to_pause_and_to_go_on() -> None:
     assert resumed == [stream]
 
 
+def test_a_sender_may_wait_until_all_is_taken() -> None:
+    server = server_ready()
+    server.receive(frames.settings([(frames.INITIAL_WINDOW_SIZE, 10)]) + request(1))
+    stream = server.stream()
+    assert not stream.pause_until_taken()
+    assert server.core.calls.send(stream, [bytes(95)])
+    server.output()
+    assert stream.pause_until_taken()
+    server.receive(frames.window_update(1, 80))
+    server.output()
+    assert (stream.queued_bytes, stream.paused) == (10, True)
+    server.receive(frames.window_update(1, 10))
+    server.output()
+    assert (stream.queued_bytes, stream.paused) == (0, False)
+
+
 def test_a_cancelled_stream_sends_nothing_more() -> None:
     pair = pair_ready()
     stream = pair.client.open()

@@ -25,6 +25,7 @@ from ringmq_wire import (
     WireOptions,
     WireServer,
     frames,
+    streaming,
 )
 from ringmq_wire.backoff import Backoff
 from ringmq_wire.channel import ASKED_ANEW_AFTER_S
@@ -663,3 +664,39 @@ def test_a_peer_that_closes_its_half_and_does_not_read_is_given_up(
                 await until(lambda: not server.connections)
 
     run(scenario(), on=loop)
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["is read", "is cancelled"])
+def test_a_message_is_taken_when_none_of_it_waits_any_more(*, is_read: bool) -> None:
+    """`write` returns while little waits: a budget that counts it would end too early."""
+    taken: list[bool] = []
+
+    async def serve(stream: CallStream) -> None:
+        await stream.write(bytes(60_000))
+        await stream.write_taken(bytes(50_000))
+        taken.append(not stream.call.waiting_bytes)
+
+    async def scenario() -> None:
+        async with serving(routes={"/test.Wire/Taken": streaming(serve)}) as (server, port):
+            channel = WireChannel(f"{HOST}:{port}", WireOptions(stream_window_bytes=65_535))
+            handler = Collecting()
+            call = await channel.open("/test.Wire/Taken", handler)
+            call.credit_by_hand = True
+            (connection,) = server.connections
+            calls = connection.core.calls.streams
+            # The client's window is full: of two messages with 5 bytes each, more than it waits.
+            await until(
+                lambda: [each.queued_bytes for each in calls.values()] == [110_010 - 65_535]
+            )
+            assert not taken
+            if is_read:
+                call.consumed(60_005)
+                await until(lambda: handler.status is not None)
+                assert taken == [True]
+            else:
+                call.cancel()
+                await until(lambda: not server._serving)
+                assert not taken
+            await channel.close()
+
+    run(scenario())

@@ -173,8 +173,10 @@ class Outflow:
             self.window -= size
             self.frames_sent += 1
             stream.answered = True
-            if stream.paused and stream.queued_bytes < self.send_low_bytes:
-                stream.paused = False
+            if stream.paused and stream.queued_bytes < (
+                1 if stream.drains else self.send_low_bytes
+            ):
+                stream.paused = stream.drains = False
                 self.resumable.append(stream)
         else:
             size = 0

@@ -91,6 +91,17 @@ class CallStream(CallHandler):
             self._writer = self._loop.create_future()
             await self._writer
 
+    async def write_taken(self, message: bytes) -> None:
+        """As `write`, but returns once the connection has taken the whole message: with it, a
+        budget can count what waits here. Raises `RpcError` if the call has ended before."""
+        await self.write(message)
+        while self.status is None and self.call.stream.pause_until_taken():
+            self._paused = True
+            self._writer = self._loop.create_future()
+            await self._writer
+        if self.status is not None:
+            raise RpcError(self.status)
+
     def half_close(self) -> None:
         """No more is written."""
         self.call.half_close()

@@ -28,6 +28,7 @@ class WireStream:
         "batch",
         "content_length",
         "deadline",
+        "drains",
         "ended",
         "finish_flags",
         "head_seen",
@@ -99,6 +100,8 @@ class WireStream:
         self.waits_for_window = False
         # The sender was told to pause.
         self.paused = False
+        # It is told to go on once nothing waits any more, not once little does.
+        self.drains = False
         # The head of the answer was sent (server).
         self.head_sent = False
         # The header block that ends the answer, once all before it is sent.
@@ -127,6 +130,12 @@ class WireStream:
                 queue.append(pack(0, size))
                 queue.append(message)
         self.queued_bytes = queued
+
+    def pause_until_taken(self) -> bool:
+        """The sender pauses until all that waits is taken; False if nothing waits."""
+        if self.queued_bytes:
+            self.paused = self.drains = True
+        return self.paused
 
     def drop_queue(self) -> None:
         self.queue.clear()

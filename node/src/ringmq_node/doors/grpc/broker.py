@@ -19,7 +19,14 @@ from ringmq_node.doors.grpc.policies import locator_from_wire
 from ringmq_node.doors.grpc.relay import relay_stream
 from ringmq_node.doors.grpc.routed import RoutedStream
 from ringmq_node.doors.grpc.rules import rules_from_wire
-from ringmq_node.doors.grpc.service import Context, caller_of, is_node, parse_request, routes
+from ringmq_node.doors.grpc.service import (
+    Context,
+    caller_of,
+    is_node,
+    parse_request,
+    routes,
+    write_in_time,
+)
 from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
 from ringmq_node.doors.grpc.topology import TopologyDoor
 from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire, queue_to_wire, run_to_wire
@@ -59,9 +66,9 @@ class BrokerService:
                 "GetQueue": self._get_queue,
                 "SetQueueMode": self._set_mode,
                 "LocateQueue": self._locate,
-                "GetMessages": self._get_messages,
                 **TopologyDoor(self._broker.topology).broker_methods(),
             },
+            unary_stream={"GetMessages": self._get_messages},
             streams={
                 "Connect": self._connect,
                 "Publish": self._publish,
@@ -215,26 +222,26 @@ class BrokerService:
             node=location.node, address=location.address, epoch=location.epoch
         ).SerializeToString()
 
-    async def _get_messages(self, data: bytes, context: Context) -> bytes:
+    async def _get_messages(self, data: bytes, context: Context) -> None:
         request = parse_request(broker.GetMessagesRequest, data)
         queue = await self._queue_of(request)
         if request.mode not in (broker.GET_MODE_PEEK, broker.GET_MODE_REMOVE):
             raise bad_request("say whether to remove or to peek", field="mode")
         caller = caller_of(context)
-        async with (
-            asyncio.timeout(caller.deadline_s),
-            self._broker.buffers.gets.reserved(
-                min(request.bytes_max or GET_BYTES_MAX, GET_BYTES_MAX)
-            ),
-        ):
-            got = await self._broker.get(
-                queue,
-                caller,
-                messages_max=request.messages_max,
-                bytes_max=request.bytes_max,
-                remove=request.mode == broker.GET_MODE_REMOVE,
-            )
-            return broker.GetMessagesResponse(
-                deliveries=[run_to_wire(run) for run in got.runs],
-                messages_ready=got.messages_ready,
-            ).SerializeToString()
+        budget = self._broker.buffers.gets
+        async with asyncio.timeout(caller.deadline_s) as deadline:
+            async with budget.reserved(min(request.bytes_max or GET_BYTES_MAX, GET_BYTES_MAX)):
+                got = await self._broker.get(
+                    queue,
+                    caller,
+                    messages_max=request.messages_max,
+                    bytes_max=request.bytes_max,
+                    remove=request.mode == broker.GET_MODE_REMOVE,
+                )
+                answer = broker.GetMessagesResponse(
+                    deliveries=[run_to_wire(run) for run in got.runs],
+                    messages_ready=got.messages_ready,
+                ).SerializeToString()
+                # It is the caller's turn, whatever is left of that.
+                deadline.reschedule(None)
+                await write_in_time(context, answer)

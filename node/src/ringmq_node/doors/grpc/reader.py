@@ -20,6 +20,7 @@ from ringmq_node.doors.grpc.arrow_ipc import Part
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.relay import relay_stream
 from ringmq_node.doors.grpc.service import (
+    TAKING_S,
     Context,
     caller_of,
     parse_request,
@@ -33,8 +34,6 @@ from ringmq_node.replica.positions import PIECE_BYTES_MAX, BrowsedPiece, Numberi
 from ringmq_wire import Accept
 
 READER = "ringmq.v1.Reader"
-# A reader that takes nothing for so long has its browse ended: it can begin again where it is.
-TAKING_S = 30.0
 
 # Of fields of a `BrowseResponse`: the number, and the wire type of bytes.
 _ARROW_TAG = bytes([wire.BrowseResponse.ARROW_FIELD_NUMBER << 3 | 2])

@@ -6,6 +6,7 @@ being parsed and built again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,6 +29,9 @@ RELAYED_METADATA = ((RELAYED_KEY, "1"),)
 RELAYED_PEER_KEY = "ringmq-relayed-peer"
 # Names the caller's connection; see `model.connections`.
 CONNECTION_KEY = "ringmq-connection"
+# A caller that takes nothing for so long has its browse ended, which it can begin again where it
+# is, or its get.
+TAKING_S = 30.0
 
 # A call, as its handler reads and answers it.
 Context = CallStream
@@ -99,6 +103,17 @@ def unknown_fields(message: Message) -> Iterator[UnknownField]:
         for each in inner:
             if isinstance(each, Message):
                 yield from unknown_fields(each)
+
+
+async def write_in_time(context: Context, answer: bytes) -> None:
+    """Returns once the connection has taken the answer, so that a budget can count it until then.
+    The call of a caller that doesn't take it is reset: a status would go behind the answer, which
+    stays in memory until somebody reads it."""
+    try:
+        async with asyncio.timeout(TAKING_S):
+            await context.write_taken(answer)
+    except TimeoutError:
+        context.cancel()
 
 
 def failure(error: BrokerError) -> RpcError:
