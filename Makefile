@@ -68,6 +68,8 @@ evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them,
 	@$(BIN)/python -m node.tests.queue.whole.fuzz_queue --seconds $$(($(MINUTES) * 60))
 	@$(BIN)/python -m node.tests.storage.engine.fuzz_engine --seconds $$(($(MINUTES) * 60))
 	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
+	@PYTHONPATH=base/tests/support:wire/tests/support \
+		$(BIN)/python -m wire.tests.fuzz_wire --seconds $$(($(MINUTES) * 60))
 	@$(BIN)/python -m bench soak
 
 evidence-pipeline: $(STAMP) ## what the pipeline's tests take a slice of, in full: an hour
