@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
-from halves import MODES, Between, Case, Play, bodies_of, numbered, paged_out, take
+from halves import MODES, Between, Case, Play, Work, bodies_of, numbered, paged_out, take
 from nemesis import Cluster, scenario
 
 import ringmq
@@ -21,7 +21,7 @@ PERSISTENT = [body + bytes(5000 * (at >= COUNT // 2)) for at, body in enumerate(
 TRANSIENT = [b"transient " + body for body in PERSISTENT]
 
 
-async def nothing() -> None: ...
+async def nothing(work: Work | None) -> None: ...
 
 
 async def in_both_modes(

@@ -4,6 +4,8 @@ told to stop, and the master killed (`halves`). Each case has its name in Rabbit
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from halves import Case, Outcomes, Stories, Story, judge, outcomes_of
 from nemesis import until
@@ -26,6 +28,11 @@ async def refused(case: Case, *bodies: bytes) -> tuple[tuple[int, int], ...]:
     return ()
 
 
+async def is_full(case: Case) -> None:
+    """Both of a batch are refused."""
+    assert await refused(case, b"in vain", b"too") == ((0, 1),)
+
+
 async def has(case: Case, *bodies: bytes) -> None:
     """Until these are ready, and the queue's counter says as many."""
 
@@ -45,7 +52,11 @@ async def drops_head(case: Case) -> None:
     """The newest stays, and all are confirmed."""
     assert await refused(case, b"msg-1", b"msg-2", b"msg-3") == ()
     await has(case, b"msg-3")
-    await case.middle()
+
+    async def goes_on() -> None:
+        assert await refused(case, b"msg-1", b"msg-2", b"msg-3") == ()
+
+    await case.middle(goes_on)
     await has(case, b"msg-3")
     assert await refused(case, b"msg-4") == ()
     await has(case, b"msg-4")
@@ -58,7 +69,7 @@ async def rejects_confirm(case: Case) -> None:
     assert await refused(case, b"msg-1") == ()
     assert await refused(case, b"msg-2") == ((0, 0),)
     assert await refused(case, b"msg-3") == ((0, 0),)
-    await case.middle()
+    await case.middle(partial(is_full, case))
     assert await refused(case, b"msg-4") == ((0, 0),)
     assert await taken(case) == b"msg-1"
     assert await refused(case, b"msg-5") == ()
@@ -70,7 +81,7 @@ async def drops_publish(case: Case) -> None:
     """Nobody has to wait for the answer: the first stays."""
     assert await refused(case, b"msg-1", b"msg-2", b"msg-3") == ((1, 2),)
     await has(case, b"msg-1")
-    await case.middle()
+    await case.middle(partial(is_full, case))
     await has(case, b"msg-1")
     assert await taken(case) == b"msg-1"
     assert await refused(case, b"msg-4", b"msg-5") == ((1, 1),)
@@ -85,7 +96,7 @@ async def drops_publish_requeue(case: Case) -> None:
         assert batch is not None
         assert batch[0].body == b"msg-1"
         assert await refused(case, b"msg-2") == ()
-        await case.middle()
+        await case.middle(partial(is_full, case))
     await has(case, b"msg-1", b"msg-2")
     assert await refused(case, b"msg-3") == ((0, 0),)
     assert await taken(case) == b"msg-1"

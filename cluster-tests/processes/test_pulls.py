@@ -41,9 +41,13 @@ async def consume(case: Case) -> None:
 async def consume_first_empty(case: Case) -> None:
     """And consume_from_empty_queue."""
     async with case.puller() as puller:
-        assert not [*await puller.pull()]
-        await case.middle()
-        assert not [*await puller.pull(10)]
+
+        async def nothing_is_there() -> None:
+            assert not [*await puller.pull(10)]
+
+        await nothing_is_there()
+        await case.middle(nothing_is_there)
+        await nothing_is_there()
         await case.publish(b"first", b"second")
         assert bodies_of(await pull(puller, 1)) == [b"first"]
         await case.counts(1, 1)

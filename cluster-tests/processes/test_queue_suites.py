@@ -37,12 +37,21 @@ from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 
 
 async def publish(case: Case) -> None:
-    await case.publish(*numbered(3))
-    await case.counts(3)
-    await case.middle()
-    await case.publish(*numbered(1, 3))
-    await case.counts(4)
-    assert await case.bodies() == numbered(4)
+    """Also while the master goes: each message is there once, and in its order."""
+    count = 0
+    async with case.client.publisher(case.queue) as publisher:
+
+        async def publish_more() -> None:
+            nonlocal count
+            count += 3
+            await publisher.publish_batch(numbered(3, count - 3))
+
+        await publish_more()
+        await case.counts(3)
+        await case.middle(publish_more)
+        await publish_more()
+    await case.counts(count)
+    assert await case.bodies(count) == numbered(count)
 
 
 async def subscribe(case: Case) -> None:
@@ -319,12 +328,15 @@ async def variable_queue_fold_msg_on_disk(case: Case) -> None:
 async def variable_queue_fold(case: Case) -> None:
     """A look at the first n, at and around the length; nothing is taken."""
     await case.publish(*numbered(12))
-    for _ in range(2):
+
+    async def look() -> None:
         for most in (1, 2, 6, 11, 12, 13, 24):
             assert await case.bodies(most) == numbered(min(most, 12))
-        await case.counts(12)
-        if _ == 0:
-            await case.middle()
+
+    await look()
+    await case.middle(look)
+    await look()
+    await case.counts(12)
 
 
 async def variable_queue_batch_publish_delivered(case: Case) -> None:
@@ -458,7 +470,12 @@ async def publish_consume(case: Case) -> None:
     await change(QueueMode.LAZY, 0)
     await change(QueueMode.DEFAULT, 100)
     await change(QueueMode.LAZY, 200)
-    await case.middle()
+
+    async def to_and_fro() -> None:
+        for mode in MODES:
+            await case.client.set_queue_mode(case.queue, mode)
+
+    await case.middle(to_and_fro)
     assert (await case.client.queue(case.queue)).mode is QueueMode.LAZY
     await change(QueueMode.DEFAULT, 300)
     async with case.consumer(prefetch=400) as consumer:

@@ -2,6 +2,8 @@
 queues is killed, or told to stop and started again, or nothing happens. One death serves all of
 them; each is a test with its own name.
 
+A case may work on over the middle: then it has a call under way whatever happens there.
+
 At the end the node is back, and the three replicas of each queue have equal digests, and on their
 disks equal bodies. A *play* is a mode of the queues and what happens in the middle: `make test` has
 four of the six, `make evidence` all of them.
@@ -14,6 +16,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -71,6 +74,9 @@ USUAL = (
 WANTED = PLAYS if os.environ.get("RINGMQ_EXHAUSTIVE") else USUAL
 
 
+Work = Callable[[], Awaitable[None]]
+
+
 @dataclass
 class Case:
     """The means of a case: a queue that nobody else uses, on a cluster that others use as well, and
@@ -79,12 +85,17 @@ class Case:
     queue: str
     cluster: Cluster
     client: ringmq.Client
-    middle: Callable[[], Awaitable[Any]]
+    pause: Callable[[Work | None], Awaitable[None]]
     play: Play
 
     @property
     def moves(self) -> bool:
         return self.play.moves
+
+    async def middle(self, work: Work | None = None) -> None:
+        """Returns when the middle is over. `work` is done again and again meanwhile; once in any
+        case."""
+        await self.pause(work)
 
     async def publish(self, *bodies: bytes, ttl_ms: int | None = None) -> None:
         async with self.client.publisher(self.queue) as publisher:
@@ -186,17 +197,36 @@ class Halves:
 
     count: int
     arrived: set[str] = field(default_factory=set)
+    # Those that will work on, and have nothing under way yet.
+    idle: set[str] = field(default_factory=set)
     all_there: asyncio.Event = field(default_factory=asyncio.Event)
+    all_busy: asyncio.Event = field(default_factory=asyncio.Event)
     going_on: asyncio.Event = field(default_factory=asyncio.Event)
 
     def arrive(self, queue: str) -> None:
         self.arrived.add(queue)
         if len(self.arrived) == self.count:
             self.all_there.set()
+            self.begin("")
 
-    async def pause(self, queue: str) -> None:
+    def begin(self, queue: str) -> None:
+        self.idle.discard(queue)
+        if self.all_there.is_set() and not self.idle:
+            self.all_busy.set()
+
+    async def pause(self, queue: str, work: Work | None) -> None:
+        if work is None:
+            self.arrive(queue)
+            await self.going_on.wait()
+            return
+        self.idle.add(queue)
         self.arrive(queue)
-        await self.going_on.wait()
+        await self.all_there.wait()
+        while not self.going_on.is_set():
+            under_way = asyncio.ensure_future(work())
+            # It has its turn on the loop before whoever waits for this.
+            self.begin(queue)
+            await under_way
 
 
 Story = Callable[[Case], Awaitable[None]]
@@ -255,7 +285,7 @@ async def play_all(cluster: Cluster, stories: Stories, play: Play) -> Outcomes:
         async def tell(queue: str, story: Story) -> None:
             outcomes[queue] = None
             try:
-                await story(Case(queue, cluster, client, lambda: halves.pause(queue), play))
+                await story(Case(queue, cluster, client, partial(halves.pause, queue), play))
                 assert queue in halves.arrived, "it has no middle"
             except Exception as error:
                 outcomes[queue] = error
@@ -263,7 +293,7 @@ async def play_all(cluster: Cluster, stories: Stories, play: Play) -> Outcomes:
 
         for queue, story in queues.items():
             tasks.create_task(tell(queue, story), name=queue)
-        await halves.all_there.wait()
+        await halves.all_busy.wait()
         await happen(cluster, play.between, [*queues])
         halves.going_on.set()
     if not cluster.is_running(MASTER):
