@@ -12,26 +12,34 @@ import random
 
 import pytest
 from halves import (
+    EXPIRED,
+    EXPIRING,
     MODES,
     Case,
     Outcomes,
     Stories,
     Story,
     bodies_of,
+    expiring_bodies,
     in_memory,
     judge,
     narrowed,
     numbered,
     outcomes_of,
     paged_out,
+    publish_sequential_expiries,
     take,
     until_it_ends,
 )
 from nemesis import until
 
 import ringmq
-from ringmq import BrowseSource, QueueMode
+from ringmq import BrowseSource, QueueMode, QueueRules
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
+
+LETTERS = "letters"
+TO_LETTERS = QueueRules(dead_letter_exchange="", dead_letter_routing_key=LETTERS)
+HOUR_MS = 3_600_000
 
 # --- queue_parallel_SUITE ---
 
@@ -355,14 +363,18 @@ async def variable_queue_batch_publish_delivered(case: Case) -> None:
 
 
 async def variable_queue_dropwhile_restart(case: Case) -> None:
-    """Five of thousands are dropped; the rest is there, in order."""
-    await case.publish(*numbered(2000))
-    taken = await case.client.get_messages(case.queue, 5, remove=True)
-    assert len(taken) == 5
-    await case.middle()
-    await case.counts(1995)
-    async with case.consumer(prefetch=2000) as consumer:
-        assert bodies_of(await take(consumer, 1995)) == numbered(1995, 5)
+    """Ten thousand expire one after the other: five have, and the rest is there, in order."""
+    bodies = expiring_bodies()
+    await publish_sequential_expiries(case.client, case.queue, bodies)
+    await case.counts(EXPIRING - EXPIRED)
+    # Others expire behind them meanwhile.
+    await case.middle(lambda: case.publish(b"brief", ttl_ms=1))
+    await case.counts(EXPIRING - EXPIRED)
+    async with case.consumer(prefetch=EXPIRING) as consumer:
+        held = await take(consumer, EXPIRING - EXPIRED)
+        assert bodies_of(held) == bodies[EXPIRED:]
+        assert await consumer.ack(held[0].position, held[-1].position, wait=True)
+    await case.counts(0)
 
 
 async def variable_queue_dropfetchwhile(case: Case) -> None:
@@ -421,19 +433,67 @@ async def variable_queue_partial_segments_delta_thing(case: Case) -> None:
     await case.counts(0)
 
 
-async def variable_queue_dropwhile_varying_ram_duration(case: Case) -> None:
-    """Nothing that may live for an hour expires, in memory or on disk (and so `fetchwhile`)."""
-    for count, move in ((10, case.middle), (20, None)):
+async def varying_ram_duration(case: Case) -> int:
+    """The queue looks for what has expired while all that stays is on disk, then while the newest
+    are in memory, on either side of the middle and in it: of what may live for an hour, a look
+    takes nothing, and reads nothing back. Returns how many looks there were: one message has
+    expired at each."""
+    looks = 0
+
+    async def publish_brief() -> None:
+        nonlocal looks
+        looks += 1
+        await case.publish(b"one look", ttl_ms=1)
+
+    async def look(*, leaves_in_memory: int) -> None:
+        before = (await case.client.queue(case.queue)).expired_total
+        await publish_brief()
+
+        async def has_looked() -> bool:
+            info = await case.client.queue(case.queue)
+            # A letter is in memory until it has arrived.
+            return info.expired_total == before + 1 and not info.messages_dead_lettering
+
+        await until(has_looked, f"{case.queue} has looked")
+        assert (await case.storage()).messages_in_memory == leaves_in_memory
+
+    for first in (0, 10):
         await in_memory(case)
-        await case.publish(*numbered(10, count - 10), ttl_ms=3_600_000)
-        # The others are on disk.
-        assert (await case.storage()).messages_in_memory == 10
-        assert await case.bodies() == numbered(count)
+        await case.publish(*numbered(5, first), ttl_ms=HOUR_MS)
+        await case.publish(*numbered(5, first + 5), ttl_ms=HOUR_MS, transient=True)
         await paged_out(case)
-        assert await case.bodies() == numbered(count)
-        if move is not None:
-            await move()
-    await case.counts(20)
+        await look(leaves_in_memory=0)
+        await in_memory(case)
+        # As RabbitMQ's case has it: one message more, and not persistent.
+        await case.publish(b"%05d more" % first, ttl_ms=HOUR_MS, transient=True)
+        await look(leaves_in_memory=1)
+        if first == 0:
+            await case.middle(publish_brief)
+            # So that the next look is the only one.
+            await case.counts(11)
+    bodies = [*numbered(10), b"00000 more", *numbered(10, 10), b"00010 more"]
+    await case.counts(len(bodies))
+    assert await case.bodies() == bodies
+    return looks
+
+
+async def variable_queue_dropwhile_varying_ram_duration(case: Case) -> None:
+    """What expires is dropped."""
+    await varying_ram_duration(case)
+
+
+async def variable_queue_fetchwhile_varying_ram_duration(case: Case) -> None:
+    """What expires is fetched, as it becomes a dead letter; each has one."""
+    looks = await varying_ram_duration(case)
+
+    async def all_arrived() -> bool:
+        return (await case.client.queue(LETTERS)).messages_ready == looks
+
+    await until(all_arrived, "a letter for each look")
+    letters = await case.client.get_messages(LETTERS, looks)
+    assert {(each.body, each.properties.deaths[0].reason) for each in letters} == {
+        (b"one look", "expired")
+    }
 
 
 async def variable_queue_delete_msg_store_files_callback(case: Case) -> None:
@@ -509,11 +569,19 @@ CASES = (
     variable_queue_dynamic_duration_change,
     variable_queue_partial_segments_delta_thing,
     variable_queue_dropwhile_varying_ram_duration,
+    variable_queue_fetchwhile_varying_ram_duration,
     variable_queue_delete_msg_store_files_callback,
     publish_consume,
 )
 
-outcomes = outcomes_of(Stories(CASES, deleted=[delete_immediately.__name__]))
+outcomes = outcomes_of(
+    Stories(
+        CASES,
+        deleted=[delete_immediately.__name__],
+        rules={variable_queue_fetchwhile_varying_ram_duration.__name__: TO_LETTERS},
+        others=[LETTERS],
+    )
+)
 
 
 @pytest.mark.slow

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from halves import bodies_of, numbered, take
+import asyncio
+
+from halves import (
+    EXPIRED,
+    EXPIRING,
+    bodies_of,
+    expiring_bodies,
+    numbered,
+    publish_sequential_expiries,
+    take,
+)
 from nemesis import Cluster, scenario, until
 
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
@@ -65,6 +75,58 @@ async def test_all_killed_with_segments_unacknowledged(cluster: Cluster) -> None
         info = await client.queue("q")
         assert (info.messages_ready, info.messages_unacknowledged) == (0, 0)
     await cluster.wait_equal("q")
+
+
+async def dropwhile_restart(cluster: Cluster, *, kills: bool) -> None:
+    # A quiet queue has its journal flushed to segments if that has a MiB.
+    queues = {"in the journal": expiring_bodies(), "flushed": expiring_bodies(size_bytes=128)}
+    async with cluster.client(deadline_s=60) as client:
+        for queue, bodies in queues.items():
+            await cluster.declare(queue, min_insync=2)
+            await cluster.wait_synchronised(queue)
+            await publish_sequential_expiries(client, queue, bodies)
+
+        async def have_expired() -> bool:
+            infos = [await client.queue(queue) for queue in queues]
+            return {each.messages_ready for each in infos} == {EXPIRING - EXPIRED}
+
+        await until(have_expired, "the first have expired")
+
+        def one_is_flushed() -> bool:
+            return all(len([*cluster.data(node).rglob("*.idx")]) == 1 for node in cluster.nodes)
+
+        await until(one_is_flushed, "the large queue's segment is written on all nodes")
+        if kills:
+            cluster.kill(await cluster.master_of("flushed"))
+            for queue in queues:
+                await cluster.wait_synchronised(queue, 2)
+        running = [name for name in cluster.nodes if cluster.is_running(name)]
+        assert {*await asyncio.gather(*map(cluster.stop, running))} == {0}
+        await cluster.start()
+        for queue, bodies in queues.items():
+            await cluster.wait_synchronised(queue)
+            await cluster.wait_same_bodies(queue)
+            async with client.consumer(queue, prefetch=EXPIRING) as consumer:
+                held = await take(consumer, EXPIRING - EXPIRED)
+                assert bodies_of(held) == bodies[EXPIRED:]
+                assert await consumer.ack(held[0].position, held[-1].position, wait=True)
+            info = await client.queue(queue)
+            assert (info.messages_ready, info.messages_unacknowledged) == (0, 0)
+            await cluster.wait_equal(queue)
+
+
+@scenario(deadline_s=90, queue="")
+async def test_all_stopped_behind_a_few_expired(cluster: Cluster) -> None:
+    """`dropwhile_restart` and, flushed before, `dropwhile_sync_restart` of RabbitMQ: of 10 000
+    messages with an expiry each, five have expired. All nodes are told to stop: the rest is there.
+    """
+    await dropwhile_restart(cluster, kills=False)
+
+
+@scenario(deadline_s=90, queue="")
+async def test_all_stopped_behind_a_killed_master(cluster: Cluster) -> None:
+    """As before, but that the master is killed before the others are told to stop."""
+    await dropwhile_restart(cluster, kills=True)
 
 
 @scenario(deadline_s=90)

@@ -97,9 +97,11 @@ class Case:
         case."""
         await self.pause(work)
 
-    async def publish(self, *bodies: bytes, ttl_ms: int | None = None) -> None:
+    async def publish(
+        self, *bodies: bytes, ttl_ms: int | None = None, transient: bool = False
+    ) -> None:
         async with self.client.publisher(self.queue) as publisher:
-            await publisher.publish_batch(bodies, ttl_ms=ttl_ms)
+            await publisher.publish_batch(bodies, ttl_ms=ttl_ms, transient=transient)
 
     def consumer(self, **options: Any) -> ringmq.Consumer:
         return self.client.consumer(self.queue, **options)
@@ -167,6 +169,27 @@ async def paged_out(case: Case, most: int = 0) -> None:
         await until(is_out, poll_s=0.1)
     except AssertionError:
         raise AssertionError(f"{case.queue} is not paged out: {found}") from None
+
+
+# Of `publish_sequential_expiries`: so many messages, of which the first expire at once.
+EXPIRING, EXPIRED = 10_000, 5
+
+
+def expiring_bodies(size_bytes: int = 5) -> list[bytes]:
+    return [body.ljust(size_bytes) for body in numbered(EXPIRING)]
+
+
+async def publish_sequential_expiries(
+    client: ringmq.Client, queue: str, bodies: Sequence[bytes]
+) -> None:
+    """As RabbitMQ's dropwhile_restart does: messages expire in their order. The first `EXPIRED`
+    live for some milliseconds each, and the others in hundreds, for an hour and more."""
+    async with client.publisher(queue) as publisher, asyncio.TaskGroup() as tasks:
+        for at, body in enumerate(bodies[:EXPIRED]):
+            tasks.create_task(publisher.publish(body, ttl_ms=1 + at))
+        for at in range(EXPIRED, len(bodies), 100):
+            some = bodies[at : at + 100]
+            tasks.create_task(publisher.publish_batch(some, ttl_ms=3_600_000 + at * 1000))
 
 
 async def narrowed(consumer: ringmq.Consumer) -> None:
@@ -243,12 +266,14 @@ class Stories:
     deleted: Sequence[str] = ()
     # Of the queues of these.
     rules: Mapping[str, QueueRules] = field(default_factory=dict)
+    # Queues that cases use besides their own, for dead letters.
+    others: Sequence[str] = ()
 
     async def declare(self, cluster: Cluster, mode: QueueMode) -> dict[str, Story]:
         """By queue, all with the same master."""
         queues = {story.__name__: story for story in self.cases}
         async with cluster.client(MASTER) as client:
-            for queue in queues:
+            for queue in (*queues, *self.others):
                 await client.declare_queue(
                     queue,
                     mode=mode,
@@ -256,7 +281,7 @@ class Stories:
                     master_locator=ringmq.MasterLocator.CLIENT_LOCAL,
                     min_insync=2,
                 )
-        for queue in queues:
+        for queue in (*queues, *self.others):
             await cluster.wait_synchronised(queue)
             assert await cluster.master_of(queue) == MASTER
         return queues
@@ -294,11 +319,11 @@ async def play_all(cluster: Cluster, stories: Stories, play: Play) -> Outcomes:
         for queue, story in queues.items():
             tasks.create_task(tell(queue, story), name=queue)
         await halves.all_busy.wait()
-        await happen(cluster, play.between, [*queues])
+        await happen(cluster, play.between, [*queues, *stories.others])
         halves.going_on.set()
     if not cluster.is_running(MASTER):
         await cluster.start(MASTER)
-    for queue in sorted({*queues} - {*stories.deleted}):
+    for queue in sorted({*queues, *stories.others} - {*stories.deleted}):
         await cluster.wait_synchronised(queue)
         await cluster.wait_same_bodies(queue)
     return outcomes
