@@ -424,6 +424,14 @@ def test_store_finds_a_queue_by_its_name(
             assert run("publish", name, "--count", 1)["confirmed"] == 1
         ids = {each["queue"]: each["id"] for each in run("queue", "list")}
         assert run("queue", "show", "q")["id"] == ids["q"] != "q"
+        report = run("cluster", "kill", address, *local)
+        assert_documented(report)
+        assert (report["node"], report["killed"]) == ("node1", True)
+        assert run("cluster", "kill", "node1", *local)["killed"] is False
+        run("cluster", "kill", "node2", *local, code=1)
+        again = run("cluster", "up", "--nodes", 1, *local)
+        assert again["nodes"][0]["address"] == address
+        assert run("queue", "show", "q")["id"] == ids["q"]
     finally:
         assert run("cluster", "down", *local)["killed"] == []
     data = tmp_path / "cluster" / "node1"

@@ -1,4 +1,4 @@
-"""`ringmq cluster up|down|status|connections`."""
+"""`ringmq cluster up|down|kill|status|connections`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ import click
 
 from ringmq_gm.registry.base import AddressError
 from ringmq_gm.registry.url import open_registry
+from ringmq_node.cli.cluster import processes
 from ringmq_node.cli.cluster.connections import connections
 from ringmq_node.cli.cluster.description import resources_texts, status_json
-from ringmq_node.cli.cluster.local import BASE_PORT, NODES_MAX, LocalCluster, default_directory
+from ringmq_node.cli.cluster.local import (
+    BASE_PORT,
+    NODES_MAX,
+    STOP_TIMEOUT_S,
+    LocalCluster,
+    default_directory,
+)
 from ringmq_node.cli.options import Target, client_options, json_option, run
 from ringmq_node.cli.output import emit_json, emit_table, time_text
 from ringmq_node.model.names import shown
@@ -92,6 +99,26 @@ def down(data: Path | None, as_json: bool) -> None:
         emit_json({"stopped": stopped, "killed": killed, "data": str(local.directory)})
         return
     click.echo(f"{len(stopped)} nodes ended" + (f", {len(killed)} killed" if killed else ""))
+
+
+@cluster.command()
+@click.argument("node", metavar="NODE")
+@_data_option
+@json_option
+def kill(node: str, data: Path | None, as_json: bool) -> None:
+    """Kill a node that `cluster up` started: it hands nothing over, as if its machine had failed.
+
+    NODE is its name or its address. `cluster up` starts it again.
+    """
+    local = LocalCluster.open(data or default_directory())
+    found = local.named(node)
+    process = local.kill(found)
+    if process is not None:
+        processes.wait_ended([process], STOP_TIMEOUT_S)
+    if as_json:
+        emit_json({"node": found, "killed": process is not None})
+        return
+    click.echo(f"{found} was down already" if process is None else f"{found} is killed")
 
 
 @cluster.command()

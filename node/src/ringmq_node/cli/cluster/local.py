@@ -209,11 +209,21 @@ class LocalCluster:
         processes.write_pid_file(self._pid_file(node), process)
         return process
 
-    def kill(self, node: str) -> None:
-        """SIGKILL: the node gets no chance to hand its masters over."""
+    def named(self, node: str) -> str:
+        """The name of the node that has this name or this address."""
+        for each in self.nodes:
+            if node in (each.node, each.address):
+                return each.node
+        known = ", ".join(f"{each.node} at {each.address}" for each in self.nodes)
+        raise LocalClusterError(f"{self.directory} has no node {node!r}: there are {known}")
+
+    def kill(self, node: str) -> Process | None:
+        """SIGKILL: the node gets no chance to hand its masters over. Returns its process, which may
+        end a moment later; None if it didn't run."""
         process = self.process(node)
         if process is not None:
             process.send(signal.SIGKILL)
+        return process
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> tuple[list[str], list[str]]:
         """Ends all running nodes. Returns (their names, the names of those that were killed)."""

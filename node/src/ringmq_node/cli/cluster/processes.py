@@ -112,14 +112,14 @@ def stop(processes: Sequence[Process], *, timeout_s: float) -> list[Process]:
     """SIGTERM to all; after `timeout_s` SIGKILL to those still running, which are returned."""
     for process in processes:
         process.send(signal.SIGTERM)
-    late = _wait_ended(processes, timeout_s)
+    late = wait_ended(processes, timeout_s)
     for process in late:
         process.send(signal.SIGKILL)
-    _wait_ended(late, timeout_s)
+    wait_ended(late, timeout_s)
     return late
 
 
-def _wait_ended(processes: Sequence[Process], timeout_s: float) -> list[Process]:
+def wait_ended(processes: Sequence[Process], timeout_s: float) -> list[Process]:
     """The processes that have not ended in time."""
     deadline = time.monotonic() + timeout_s
     while True:
