@@ -22,6 +22,8 @@ from ringmq_wire.budgets import CONTROL_WAITING_MAX
 from ringmq_wire.codes import OK, Code, ErrorCode
 from ringmq_wire.events import ConnectionClosed
 from ringmq_wire.options import WireOptions
+from ringmq_wire.outflow import Outflow
+from ringmq_wire.streams import WireStream
 
 U32 = struct.Struct(">L").pack
 MANY = CONTROL_WAITING_MAX + 1_000
@@ -375,6 +377,27 @@ def test_answers_to_calls_that_a_peer_resets_unread_end_the_connection() -> None
         server.core.calls.send(server.stream(number), [b"x"])
         server.receive(frames.rst_stream(number, ErrorCode.CANCEL))
     assert goaway_code(server.output()) is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_a_frame_of_settings_moves_each_window_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has room for ten thousand values: with as many streams, one frame took seconds."""
+    server = server_ready()
+    for number in (1, 3):
+        server.receive(request(number))
+    moved: list[int] = []
+    widen = Outflow.widen
+
+    def counted(outflow: Outflow, stream: WireStream, increment: int) -> bool:
+        moved.append(increment)
+        return widen(outflow, stream, increment)
+
+    monkeypatch.setattr(Outflow, "widen", counted)
+    values = [(frames.INITIAL_WINDOW_SIZE, 65_535 + number) for number in range(10_000)]
+    server.receive(frames.settings(values))
+    assert moved == [9_999, 9_999]
+    assert server.stream().send_window == 65_535 + 9_999
+    server.receive(frames.settings([(frames.INITIAL_WINDOW_SIZE, 0), values[-1]]))
+    assert len(moved) == 2
 
 
 def test_what_was_under_way_to_thousands_of_cancelled_calls_is_dropped() -> None:

@@ -162,8 +162,11 @@ class ControlFrames:
             self.calls.settings_acknowledged = True
             return
         streams_max = self.calls.peer_streams_max
+        window = self.calls.peer_window
         for name, value in frames.read_settings(payload):
             self._apply_setting(name, value)
+        # Once: a frame has room for ten thousand values, each of which would move every window.
+        self._resize_windows(self.calls.peer_window - window)
         # Now, not with the next turn: what relies on these settings must stand behind it.
         self._outflow.control(frames.frame(SETTINGS, ACK, 0))
         if self.settings_seen:
@@ -182,7 +185,6 @@ class ControlFrames:
                     raise ConnectionFault(
                         ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}"
                     )
-                self._resize_windows(value - self.calls.peer_window)
                 self.calls.peer_window = value
             case frames.MAX_FRAME_SIZE:
                 if not FRAME_BYTES_MIN <= value < 2**24:
@@ -198,6 +200,8 @@ class ControlFrames:
                 pass
 
     def _resize_windows(self, change: int) -> None:
+        if not change:
+            return
         for stream in self.calls.streams.values():
             if not self._outflow.widen(stream, change):
                 raise ConnectionFault(
