@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pytest
 from wirepair import (
     PATH,
@@ -33,6 +36,8 @@ from ringmq_wire.events import (
 from ringmq_wire.heads import read_trailers, request_headers, trailers
 from ringmq_wire.metadata import timeout_of_header, timeout_to_header
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
+from ringmq_wire.outflow import LIGHT_BYTES_MAX, Outflow
+from ringmq_wire.streams import WireStream
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -94,6 +99,86 @@ def test_a_connection_that_is_lost_between_two_pieces_has_nothing_left() -> None
 # --- windows ---
 
 
+def test_an_update_of_the_connections_window_looks_at_few_of_the_streams_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each was looked at, 5 ms for ten thousand; a peer may send thirteen bytes for each look."""
+    server = server_ready()
+    for number in range(1, 2_000, 2):
+        server.receive(request(number))
+        server.core.calls.send(server.stream(number), [bytes(1_000)])
+    while server.output():
+        pass
+    assert server.core.outflow.window == 0
+    looks = 0
+    schedule = Outflow.schedule
+
+    def counted(outflow: Outflow, stream: WireStream) -> None:
+        nonlocal looks
+        looks += 1
+        schedule(outflow, stream)
+
+    monkeypatch.setattr(Outflow, "schedule", counted)
+    for _ in range(100):
+        server.receive(frames.window_update(0, 10))
+        sent = [frame[3] for frame in read_frames(server.output()) if frame[0] == frames.DATA]
+        assert sum(map(len, sent)) == 10
+    assert looks <= 300
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_streams_that_wait_for_the_connections_window_all_have_their_turns(seed: int) -> None:
+    """Whatever each has to send, whichever of them end, and however little the window opens."""
+    chance = random.Random(seed)
+    server = server_ready(WireOptions(streams_max=200))
+    sent, came = Counter[int](), Counter[int]()
+    for number in range(1, 201, 2):
+        server.receive(request(number) + frames.window_update(number, 2**20))
+
+    def send(number: int) -> None:
+        size = chance.choice([1, 100, LIGHT_BYTES_MAX - 5, LIGHT_BYTES_MAX, 50_000])
+        server.core.calls.send(server.stream(number), [bytes(size)])
+        sent[number] += size + 5
+
+    for number in list(server.core.calls.streams):
+        send(number)
+    while any(stream.queued_bytes for stream in server.core.calls.streams.values()):
+        match chance.randrange(20):
+            case 0:
+                number = chance.choice(list(server.core.calls.streams))
+                server.receive(frames.rst_stream(number, ErrorCode.CANCEL))
+                del sent[number]
+            case 1 if sent.total() < 10_000_000:
+                send(chance.choice(list(server.core.calls.streams)))
+            case _:
+                server.receive(frames.window_update(0, chance.choice([1, 1_000, 30_000, 200_000])))
+        outflow = server.core.outflow
+        for kind, _, number, payload in read_frames(server.output(chance.choice([1, 2**20]))):
+            came[number] += len(payload) if kind == frames.DATA else 0
+        waiting = [stream for stream in server.core.calls.streams.values() if stream.parked]
+        assert outflow.ready or outflow.window <= 0 or not waiting
+    while server.core.outflow.ready:
+        for kind, _, number, payload in read_frames(server.output()):
+            came[number] += len(payload) if kind == frames.DATA else 0
+    assert {number: came[number] for number in sent} == sent
+
+
+def test_little_passes_much_when_the_connections_window_opens() -> None:
+    server = server_ready()
+    for number in range(1, 41, 2):
+        server.receive(request(number))
+        server.core.calls.send(server.stream(number), [bytes(60_000)])
+    while server.output():
+        pass
+    server.receive(request(41))
+    server.core.calls.send(server.stream(41), [b"little"])
+    server.output()
+    server.receive(frames.window_update(0, 1_000))
+    served = [frame[2] for frame in read_frames(server.output()) if frame[0] == frames.DATA]
+    assert served[0] == 41
+    assert len(served) == 2
+
+
 def test_calls_that_end_while_the_connections_window_is_shut_leave_nothing() -> None:
     """On the client's side, and the answers of them on the server's."""
     small = WireOptions(
@@ -116,7 +201,9 @@ def test_calls_that_end_while_the_connections_window_is_shut_leave_nothing() -> 
         pair.pump()
         for end in (pair.client, pair.server):
             assert end.core.outflow.window <= 0
-            assert set(end.core.outflow._parked) <= {first.id}, number
+            outflow = end.core.outflow
+            waiting = {*outflow._parked_light, *outflow._parked_heavy}
+            assert waiting <= {first.id}, number
 
 
 def test_a_window_is_given_back_when_messages_are_consumed_not_when_they_come() -> None:

@@ -12,7 +12,7 @@ written. Stock clients close the connection otherwise.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 from ringmq_wire.budgets import CONTROL_WAITING_MAX
 from ringmq_wire.codes import ErrorCode
@@ -38,7 +38,8 @@ class Outflow:
         "_light",
         "_light_bytes",
         "_own",
-        "_parked",
+        "_parked_heavy",
+        "_parked_light",
         "closed",
         "frame_bytes_max",
         "frames_sent",
@@ -53,8 +54,10 @@ class Outflow:
         self._own = 0
         self._light: deque[WireStream] = deque()
         self._heavy: deque[WireStream] = deque()
-        # These wait for the connection's window.
-        self._parked: dict[int, WireStream] = {}
+        # These wait for the connection's window, in the order of their turns. (OrderedDict: a plain
+        # dict takes long to find its first item once many were removed.)
+        self._parked_light: OrderedDict[int, WireStream] = OrderedDict()
+        self._parked_heavy: OrderedDict[int, WireStream] = OrderedDict()
         # Sent since the last large stream had its turn.
         self._light_bytes = 0
         self.window = WINDOW_BYTES_INITIAL
@@ -94,7 +97,8 @@ class Outflow:
         """The connection ends: only the control frames from now on go out."""
         self._light.clear()
         self._heavy.clear()
-        self._parked.clear()
+        self._parked_light.clear()
+        self._parked_heavy.clear()
 
     def schedule(self, stream: WireStream) -> None:
         """The stream may have something to send."""
@@ -107,8 +111,8 @@ class Outflow:
                 self._light.append(stream)
         elif stream.send_window <= 0:
             stream.waits_for_window = True
-        elif self.window <= 0:
-            self._parked[stream.id] = stream
+        elif stream.parked or self.window <= 0:
+            self._park(stream)
         else:
             stream.scheduled = True
             line = self._light if stream.queued_bytes <= LIGHT_BYTES_MAX else self._heavy
@@ -117,7 +121,40 @@ class Outflow:
     def forget(self, stream: WireStream) -> None:
         """The stream has ended. In a line it has its turn soon; the connection's window may stay
         shut for as long as the peer likes."""
-        self._parked.pop(stream.id, None)
+        if stream.parked:
+            stream.parked = False
+            self._parked_light.pop(stream.id, None)
+            self._parked_heavy.pop(stream.id, None)
+
+    def _park(self, stream: WireStream) -> None:
+        """It keeps its place if it waits already."""
+        stream.parked = True
+        if stream.queued_bytes <= LIGHT_BYTES_MAX:
+            self._parked_light.setdefault(stream.id, stream)
+        else:
+            self._parked_light.pop(stream.id, None)
+            self._parked_heavy.setdefault(stream.id, stream)
+
+    def _unpark(self) -> None:
+        """Streams that wait for the connection's window get in line, as far as it has room for what
+        they have. If all did, each update by a few bytes would cost a look at ten thousand."""
+        room = self.window
+        if room <= 0:
+            return
+        while room > 0 and self._parked_light:
+            room -= self._line_up(self._parked_light)
+        if self._parked_heavy:
+            # One of these in any case: it has its turn behind so many little ones.
+            room -= self._line_up(self._parked_heavy)
+        while room > 0 and self._parked_heavy:
+            room -= self._line_up(self._parked_heavy)
+
+    def _line_up(self, parked: OrderedDict[int, WireStream]) -> int:
+        """The first of these; returns what it can send."""
+        _, stream = parked.popitem(last=False)
+        stream.parked = False
+        self.schedule(stream)
+        return min(stream.queued_bytes, stream.send_window) if stream.scheduled else 0
 
     def widen(self, stream: WireStream, increment: int) -> bool:
         """The stream's window grows, or shrinks by SETTINGS; False if it is too large now."""
@@ -133,10 +170,7 @@ class Outflow:
             raise ConnectionFault(
                 ErrorCode.FLOW_CONTROL_ERROR, f"the connection's window is {self.window} bytes"
             )
-        parked = list(self._parked.values())
-        self._parked.clear()
-        for stream in parked:
-            self.schedule(stream)
+        self._unpark()
 
     def take(self, bytes_max: int) -> list[bytes | memoryview]:
         """The pieces to be written next: about `bytes_max`, at most one frame more."""
@@ -156,6 +190,9 @@ class Outflow:
             else:
                 break
             size += taken
+            if not self._light and not self._heavy:
+                # Those in line had less to send than it seemed: some have ended.
+                self._unpark()
         return out
 
     def _turn(self, stream: WireStream, out: list[bytes | memoryview]) -> int:

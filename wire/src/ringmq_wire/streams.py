@@ -38,6 +38,7 @@ class WireStream:
         "local_closed",
         "opened_at",
         "owner",
+        "parked",
         "paused",
         "queue",
         "queued_bytes",
@@ -97,6 +98,8 @@ class WireStream:
         self.send_window = send_window
         # In one of the lines of those that have a frame to send.
         self.scheduled = False
+        # It waits for the connection's window.
+        self.parked = False
         self.waits_for_window = False
         # The sender was told to pause.
         self.paused = False
