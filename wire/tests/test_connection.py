@@ -471,11 +471,42 @@ def test_a_cancelled_stream_sends_nothing_more() -> None:
     pair = pair_ready()
     stream = pair.client.open()
     pair.client.core.calls.send(stream, [bytes(1 * MIB)])
+    kinds = [kind for kind, *_ in read_frames(pair.client.output(1))]
+    assert kinds == [frames.HEADERS, frames.DATA]
     pair.client.core.calls.cancel(stream, 0.0)
     kinds = [kind for kind, *_ in read_frames(pair.client.output(1 << 22))]
-    assert kinds == [frames.HEADERS, frames.RST_STREAM]
+    assert kinds == [frames.RST_STREAM]
     with pytest.raises(CallClosedError):
         pair.client.core.calls.send(stream, [b"x"])
+
+
+def test_a_call_that_is_given_up_before_it_could_leave_was_never_there() -> None:
+    """A client whose server hangs gives up one call after the other: each left two kilobytes. Its
+    first block, too, which says that it uses no table."""
+    pair = pair_ready()
+    outflow = pair.client.core.outflow
+    for _ in range(100):
+        stream = pair.client.open()
+        pair.client.core.calls.send(stream, [b"a request"])
+        pair.client.core.calls.half_close(stream)
+        pair.client.core.calls.cancel(stream, 0.0)
+        assert not outflow.ready
+    last = pair.client.open()
+    pair.client.core.calls.send(last, [b"x"])
+    pair.pump()
+    assert pair.server.messages(last.id) == [b"x"]
+    assert list(pair.server.core.calls.streams) == [last.id]
+
+
+def test_an_answer_to_a_call_that_was_reset_waits_no_more() -> None:
+    """A peer that reads nothing could have as many of them wait as it liked."""
+    server = server_ready()
+    for number in range(1, 2_000, 2):
+        server.receive(request(number))
+        server.core.calls.send(server.stream(number), [b"an answer"])
+        server.core.calls.finish(server.stream(number), OK)
+        server.receive(frames.rst_stream(number, ErrorCode.CANCEL))
+        assert not server.core.outflow.ready
 
 
 # --- calls ---
@@ -558,6 +589,7 @@ def test_an_answer_that_is_not_grpc_ends_the_call(
 ) -> None:
     client = client_ready()
     client.open()
+    client.output()
     client.receive(request(1, headers=headers))
     assert client.ended().status.code is code
     assert reset_code(client.output(), 1) is ErrorCode.CANCEL

@@ -368,17 +368,6 @@ def test_answers_that_wait_for_a_slow_network_are_no_flood() -> None:
     assert not server.core.closed
 
 
-def test_answers_to_calls_that_a_peer_resets_unread_end_the_connection() -> None:
-    server = server_ready()
-    for number in range(1, 2 * MANY, 2):
-        server.receive(request(number))
-        if server.core.closed:
-            break
-        server.core.calls.send(server.stream(number), [b"x"])
-        server.receive(frames.rst_stream(number, ErrorCode.CANCEL))
-    assert goaway_code(server.output()) is ErrorCode.ENHANCE_YOUR_CALM
-
-
 def test_a_frame_of_settings_moves_each_window_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has room for ten thousand values: with as many streams, one frame took seconds."""
     server = server_ready()

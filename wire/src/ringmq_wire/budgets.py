@@ -19,7 +19,7 @@ no more calls begun than the limit of streams lets it have anyway.
 Answers to PING and SETTINGS, credit and resets wait in memory while the peer doesn't read. Time
 would empty the budgets meanwhile, so the waiting frames have a limit of their own
 (`CONTROL_WAITING_MAX`). It isn't for what this side's application does, while the network takes
-little: a client's calls and their ends, and a server's answers to the calls that are open.
+little: the heads of calls and of answers, and a client's resets.
 """
 
 from __future__ import annotations

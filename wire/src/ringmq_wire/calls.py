@@ -372,10 +372,12 @@ class CallTable:
     def _send_head(self, stream: WireStream, same: Headers, changing: Headers) -> None:
         block = self._encoder.encode(same, changing)
         head = header_frames(stream.id, 0, block, self._outflow.frame_bytes_max)
-        self._outflow.control(head, own=True)
+        self._outflow.head(stream, head)
 
     def _send_reset(self, stream: WireStream, code: ErrorCode) -> None:
-        self._outflow.control(rst_stream(stream.id, code), own=self._client)
+        # The server has never heard of a call whose head hasn't left.
+        if not self._client or not self._outflow.has_head(stream):
+            self._outflow.control(rst_stream(stream.id, code), own=self._client)
         self._remember_reset(stream.id)
         self._remove(stream)
 

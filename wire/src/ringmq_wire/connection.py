@@ -126,7 +126,7 @@ class Connection:
             data = b"".join(self._rest)
             self._rest.clear()
         try:
-            self.outflow.check_waiting(None if self._client else len(calls.streams))
+            self.outflow.check_waiting()
             at = self._parse(data)
             if at < len(data):
                 self._rest.append(data[at:] if at else data)

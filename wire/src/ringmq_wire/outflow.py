@@ -1,9 +1,11 @@
 """What goes out on a connection, and in which turns. Pure.
 
-Control frames first: they are few, small, and bounded by the budgets. Then DATA, one frame for
-each stream in turn, at most `FRAME_BYTES_MAX` each. A stream with little to send
-(`LIGHT_BYTES_MAX`) goes before those with much, so that heartbeats and confirms pass bodies; after
-a frame's worth of little ones a large one has its turn, so that nobody starves.
+Control frames first: they are few, small, and bounded by the budgets. Then the heads of calls and
+answers. Then DATA, one frame for each stream in turn, at most `FRAME_BYTES_MAX` each. A stream with
+little to send (`LIGHT_BYTES_MAX`) goes before those with much, so that heartbeats and confirms pass
+bodies; after a frame's worth of little ones a large one has its turn, so that nobody starves.
+
+Of a stream that ends nothing is kept here, so the limit of streams bounds what waits.
 
 Order matters in one place: the acknowledgement of the peer's SETTINGS stands before every frame
 that relies on them, because it is a control frame, and DATA is cut only when it is taken to be
@@ -12,7 +14,7 @@ written. Stock clients close the connection otherwise.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 
 from ringmq_wire.budgets import CONTROL_WAITING_MAX
 from ringmq_wire.codes import ErrorCode
@@ -34,6 +36,7 @@ class Outflow:
 
     __slots__ = (
         "_control",
+        "_heads",
         "_heavy",
         "_light",
         "_light_bytes",
@@ -52,10 +55,13 @@ class Outflow:
         self._control: list[bytes] = []
         # How many of these this side's application has caused.
         self._own = 0
-        self._light: deque[WireStream] = deque()
-        self._heavy: deque[WireStream] = deque()
-        # These wait for the connection's window, in the order of their turns. (OrderedDict: a plain
-        # dict takes long to find its first item once many were removed.)
+        # Header blocks that begin a stream, or its answer, by its number.
+        self._heads: dict[int, bytes] = {}
+        # Streams by number, in the order of their turns. (OrderedDict: a plain dict takes long to
+        # find its first item once many were removed.)
+        self._light: OrderedDict[int, WireStream] = OrderedDict()
+        self._heavy: OrderedDict[int, WireStream] = OrderedDict()
+        # These wait for the connection's window.
         self._parked_light: OrderedDict[int, WireStream] = OrderedDict()
         self._parked_heavy: OrderedDict[int, WireStream] = OrderedDict()
         # Sent since the last large stream had its turn.
@@ -73,28 +79,31 @@ class Outflow:
     @property
     def ready(self) -> bool:
         """Whether `take` would return anything."""
-        return bool(self._control or self._light or self._heavy)
+        return bool(self._control or self._light or self._heavy or self._heads)
 
-    def check_waiting(self, own_max: int | None) -> None:
-        """Raises `ConnectionFault` if the peer has caused too many frames, and reads none of them.
-
-        `own_max`: so many that this side's application has caused don't count; None: none of these.
-        """
-        waiting = len(self._control)
-        if waiting > CONTROL_WAITING_MAX:
-            waiting -= self._own if own_max is None else min(self._own, own_max)
-        if waiting > CONTROL_WAITING_MAX:
+    def check_waiting(self) -> None:
+        """Raises `ConnectionFault` if the peer has caused too many frames, and reads none."""
+        if len(self._control) - self._own > CONTROL_WAITING_MAX:
             raise ConnectionFault(
                 ErrorCode.ENHANCE_YOUR_CALM,
                 f"the peer asks and doesn't read: {CONTROL_WAITING_MAX} frames wait for it",
             )
 
     def control(self, frame: bytes, *, own: bool = False) -> None:
+        """`own`: this side's application has caused it, and something else bounds their number."""
         self._control.append(frame)
         self._own += own
 
+    def head(self, stream: WireStream, frames: bytes) -> None:
+        self._heads[stream.id] = frames
+
+    def has_head(self, stream: WireStream) -> bool:
+        """Whether the stream's head hasn't left yet."""
+        return stream.id in self._heads
+
     def drop_all(self) -> None:
         """The connection ends: only the control frames from now on go out."""
+        self._heads.clear()
         self._light.clear()
         self._heavy.clear()
         self._parked_light.clear()
@@ -108,7 +117,7 @@ class Outflow:
             # Its end needs no window, of the stream or of the connection.
             if stream.finish_flags:
                 stream.scheduled = True
-                self._light.append(stream)
+                self._light[stream.id] = stream
         elif stream.send_window <= 0:
             stream.waits_for_window = True
         elif stream.parked or self.window <= 0:
@@ -116,11 +125,16 @@ class Outflow:
         else:
             stream.scheduled = True
             line = self._light if stream.queued_bytes <= LIGHT_BYTES_MAX else self._heavy
-            line.append(stream)
+            line[stream.id] = stream
 
     def forget(self, stream: WireStream) -> None:
-        """The stream has ended. In a line it has its turn soon; the connection's window may stay
-        shut for as long as the peer likes."""
+        """The stream has ended. Nothing of it is kept: the network, or the connection's window, may
+        take nothing for a long time."""
+        self._heads.pop(stream.id, None)
+        if stream.scheduled:
+            stream.scheduled = False
+            self._light.pop(stream.id, None)
+            self._heavy.pop(stream.id, None)
         if stream.parked:
             stream.parked = False
             self._parked_light.pop(stream.id, None)
@@ -179,19 +193,22 @@ class Outflow:
             out += self._control
             self._control.clear()
             self._own = 0
+        if self._heads:
+            out += self._heads.values()
+            self._heads.clear()
         size = 0
         while size < bytes_max:
             if self._light and (self._light_bytes < FRAME_BYTES_MAX or not self._heavy):
-                taken = self._turn(self._light.popleft(), out)
+                taken = self._turn(self._light.popitem(last=False)[1], out)
                 self._light_bytes += taken
             elif self._heavy:
                 self._light_bytes = 0
-                taken = self._turn(self._heavy.popleft(), out)
+                taken = self._turn(self._heavy.popitem(last=False)[1], out)
             else:
                 break
             size += taken
             if not self._light and not self._heavy:
-                # Those in line had less to send than it seemed: some have ended.
+                # Those in line had less to send than it seemed.
                 self._unpark()
         return out
 
