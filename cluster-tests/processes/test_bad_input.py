@@ -20,8 +20,6 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.limits import SETTLE_RANGES_MAX
 from ringmq_node.doors.grpc.node_key import NodeKey
-from ringmq_wire import WireOptions, frames
-from ringmq_wire.connection import Connection
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -93,41 +91,6 @@ def test_bytes_that_are_no_grpc(tmp_path: Path) -> None:
                         async with asyncio.timeout(30):
                             await reader.read()  # Until the node closes it.
                     writer.transport.abort()
-
-    run(story())
-
-
-def floods() -> dict[str, tuple[bytes, int]]:
-    """What a hostile client sends behind its SETTINGS, and how often."""
-    connection = Connection(client=True, options=WireOptions(), now=0.0)
-    connection.take(2**20)
-    for _ in range(3_000):
-        stream = connection.calls.open("/ringmq.v1.Broker/Consume", "x", now=0.0)
-        connection.calls.cancel(stream, 0.0)
-    resets = connection.take(2**20)
-    endless = frames.frame(frames.HEADERS, 0, 1, b"\x00\x01a\x01b" * 1000)
-    more = frames.frame(frames.CONTINUATION, 0, 1, b"\x00\x01a\x01b" * 1000)
-    return {
-        "PING": (frames.frame(frames.PING, 0, 0, bytes(8)), 20_000),
-        "SETTINGS": (frames.settings([(frames.INITIAL_WINDOW_SIZE, 70_000)]), 20_000),
-        "rapid reset": (b"".join(resets), 1),
-        "headers without end": (endless + more * 100, 1),
-        "a frame that is too large": (b"\xff\xff\xff" + bytes(100_000), 1),
-    }
-
-
-def test_floods_end_their_connection_and_no_other(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with two_nodes(tmp_path) as cluster:
-            host, _, port = cluster.seeds[0].partition(":")
-            for piece, times in floods().values():
-                reader, writer = await asyncio.open_connection(host, int(port))
-                writer.write(frames.PREFACE + frames.settings([]) + piece * times)
-                # The node may reset the connection: it hasn't read all of the flood.
-                with suppress(ConnectionError):
-                    async with asyncio.timeout(30):
-                        await reader.read()  # Until the node closes it.
-                writer.transport.abort()
 
     run(story())
 
