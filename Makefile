@@ -70,6 +70,7 @@ evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them,
 	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
 	@PYTHONPATH=base/tests/support:wire/tests/support \
 		$(BIN)/python -m wire.tests.fuzz_wire --seconds $$(($(MINUTES) * 60))
+	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 0 cluster-tests/processes/test_fuzzed_port.py $(UNHURRIED) $(ARGS)
 	@$(BIN)/python -m bench soak
 
 evidence-pipeline: $(STAMP) ## what the pipeline's tests take a slice of, in full: an hour
