@@ -1,4 +1,4 @@
-"""The leases of a streaming query, renewed by a thread while its process lives.
+"""The leases of a streaming query, renewed while its process lives.
 
 Spark ends the process of a source without a word. So nobody may rely on a release: a lease that
 isn't renewed expires, and the next query takes it over.
@@ -11,9 +11,11 @@ import logging
 import os
 import socket
 import threading
+from concurrent.futures import Future
 
 import ringmq
-from ringmq.reading.sync_reader import SyncLease
+from ringmq.calls.loop_thread import start_on_loop
+from ringmq.reading.sync_reader import SyncLease, SyncReader
 from ringmq_pipeline.connecting import named_queues, reader_for
 from ringmq_pipeline.offsets import QueueOffset
 from ringmq_pipeline.options import AckMode, SourceOptions
@@ -108,36 +110,41 @@ class Leases:
         return lease
 
     def _renew(self) -> None:
+        # Side by side: where a queue has no master, its renewal waits as long as its lease lasts.
+        under_way: dict[str, Future[None]] = {}
         while not self._ended.wait(self._options.lease_ttl_s / RENEWALS_IN_A_LIFE):
             with self._lock:
                 held = [*self._held.items()]
             for queue, (queue_id, lease) in held:
-                try:
-                    lease.renew(deadline_s=self._options.lease_ttl_s)
-                except ringmq.QueueNotFoundError:
-                    # The query's next trigger says so.
-                    self._forget(queue, queue_id)
-                except ringmq.LeaseLostError as error:
-                    if self._is_another(queue, queue_id):
-                        self._forget(queue, queue_id)
-                        continue
-                    with self._lock:
-                        self._lost = error
-                    return
-                except ringmq.RingMQError as error:
-                    # The broker decides about every acknowledgement by the lease's token.
-                    log.warning("queue %r: the lease wasn't renewed: %s", queue, error)
+                before = under_way.get(queue)
+                if before is not None and not before.done():
+                    continue
+                if before is not None:
+                    # What it hasn't handled is a bug, and ends the thread.
+                    before.result()
+                now = reader_for(self._options, queue)
+                under_way[queue] = start_on_loop(self._renew_one(queue, queue_id, lease, now))
 
-    def _is_another(self, queue: str, queue_id: str) -> bool:
-        """Whether the queue is gone, or has been declared anew: nobody has taken its lease, and
-        the query's next trigger says what it can't read any more."""
+    async def _renew_one(
+        self, queue: str, queue_id: str, lease: SyncLease, now: SyncReader
+    ) -> None:
+        """`now`: reads the queue, whichever has this name."""
         try:
-            return reader_for(self._options, queue).stat().numbering.queue_id != queue_id
+            await lease.calls.renew(deadline_s=self._options.lease_ttl_s)
         except ringmq.QueueNotFoundError:
-            return True
+            # The query's next trigger says so.
+            self._forget(queue, queue_id)
+        except ringmq.LeaseLostError as error:
+            if await _is_another(now, queue_id):
+                self._forget(queue, queue_id)
+                return
+            with self._lock:
+                # Not one that was released meanwhile.
+                if self._held.get(queue) == (queue_id, lease):
+                    self._lost = error
         except ringmq.RingMQError as error:
-            log.warning("queue %r: whether it is the same isn't known: %s", queue, error)
-            return False
+            # The broker decides about every acknowledgement by the lease's token.
+            log.warning("queue %r: the lease wasn't renewed: %s", queue, error)
 
     def _forget(self, queue: str, queue_id: str) -> None:
         with self._lock:
@@ -166,3 +173,15 @@ class Leases:
                 lease.release()
         except ringmq.RingMQError as error:
             log.warning("queue %r: the lease wasn't released, and expires: %s", queue, error)
+
+
+async def _is_another(reader: SyncReader, queue_id: str) -> bool:
+    """Whether the queue is gone, or has been declared anew: nobody has taken its lease, and the
+    query's next trigger says what it can't read any more."""
+    try:
+        return (await reader.calls.stat()).numbering.queue_id != queue_id
+    except ringmq.QueueNotFoundError:
+        return True
+    except ringmq.RingMQError as error:
+        log.warning("queue %r: whether it is the same isn't known: %s", reader.queue, error)
+        return False
