@@ -11,6 +11,7 @@ from pyspark_ringmq.planning import (
     RangePartition,
     begin_in,
     bounds_now,
+    check_offsets,
     task_partitions,
 )
 from pyspark_ringmq.rows import read_range
@@ -30,7 +31,9 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Asked once for each plan: every task of a query sees the queues as they were then."""
         found = []
-        for queue, bounds in bounds_now(self._options).items():
+        now = bounds_now(self._options)
+        check_offsets(self._options, now)
+        for queue, bounds in now.items():
             if bounds is None:
                 continue
             begin = begin_in(self._options, queue, bounds)

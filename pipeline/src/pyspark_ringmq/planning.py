@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pyspark.sql.datasource import InputPartition
 
@@ -51,23 +51,35 @@ def bounds_of(stat: ringmq.PositionStat) -> QueueBounds:
 def bounds_now(options: SourceOptions, known: Iterable[str] = ()) -> dict[str, QueueBounds | None]:
     """Of the queues that the options name and those that are `known`, by name; None: deleted.
 
-    Raises `NoQueueError` for a queue that the options name and that was never known."""
+    Raises `NoQueueError` for a queue that the options name and that was never known. Of a pattern
+    there is none: what isn't there any more has gone since the queues were listed."""
     found: dict[str, QueueBounds | None] = {}
     for name in sorted(named_queues(options).union(known)):
         try:
             found[name] = bounds_of(reader_for(options, name).stat())
         except ringmq.QueueNotFoundError as error:
-            if name not in known:
+            if name in known:
+                found[name] = None
+            elif not options.queue_pattern:
                 raise NoQueueError(f"there is no queue {name!r}: declare it first") from error
-            found[name] = None
     return found
+
+
+def check_offsets(options: SourceOptions, found: Collection[str]) -> None:
+    """Raises `NoQueueError` for a position in a queue of the pattern that isn't `found`."""
+    named = {"startingOffsets": options.starting_offsets, "endingOffsets": options.ending_offsets}
+    for option, offsets in named.items():
+        if isinstance(offsets, Mapping) and (strange := offsets.keys() - {*found}):
+            raise NoQueueError(f"there is no queue {min(strange)!r}, which {option} names")
 
 
 def position_in(bounds: QueueBounds, queue: str, offsets: Offsets) -> int:
     """Where `offsets` says that a range of the queue begins, or ends."""
+    # A purge leaves what consumers have, which nobody else can read: behind that.
+    earliest = max(bounds.first, bounds.readable_from)
     if isinstance(offsets, Mapping):
-        return offsets.get(queue, bounds.first)
-    return bounds.first if offsets is StartingOffsets.EARLIEST else bounds.end
+        return offsets.get(queue, earliest)
+    return earliest if offsets is StartingOffsets.EARLIEST else bounds.end
 
 
 def begin_in(options: SourceOptions, queue: str, bounds: QueueBounds) -> QueueOffset:

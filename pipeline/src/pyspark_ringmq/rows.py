@@ -16,7 +16,7 @@ import pyarrow
 import ringmq
 from pyspark_ringmq.planning import report
 from ringmq_pipeline.connecting import reader_for
-from ringmq_pipeline.offsets import DataLoss, DataLossError, QueueOffset, QueueRange
+from ringmq_pipeline.offsets import DELETED, DataLoss, DataLossError, QueueOffset, QueueRange
 from ringmq_pipeline.options import PayloadEncoding, ReadFrom, SourceOptions
 from ringmq_pipeline.property_columns import PROPERTY_COLUMNS, property_columns
 from ringmq_pipeline.schema import ENCODED, arrow_schema
@@ -72,6 +72,9 @@ def _pieces(options: SourceOptions, whole: QueueRange) -> Iterator[ringmq.Browse
                 at = piece.end
                 yield piece
             upto = whole.end if at >= upto else upto
+        except ringmq.QueueNotFoundError:
+            report(options, DataLoss(whole.queue, at, whole.end, DELETED))
+            return
         except ringmq.PositionsMovedError as error:
             # The rest of the range belongs to nobody any more, also for a query that may skip.
             report(options, DataLoss(whole.queue, at, whole.end, error.message))

@@ -20,6 +20,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -35,6 +36,7 @@ from pyspark_ringmq.planning import (
     RangePartition,
     begin_in,
     bounds_now,
+    check_offsets,
     report,
     task_partitions,
 )
@@ -49,6 +51,7 @@ from ringmq_pipeline.offsets import (
     begin_of,
     ends_first_batch,
     from_json,
+    in_turn,
     loss_of,
     ranges,
     shares,
@@ -139,6 +142,8 @@ class _Driver:
         self._reported: set[DataLoss] = set()
         # The first batch doesn't wait: nobody knows when the one before it was.
         self._batch_at = -math.inf
+        # The queue whose turn it was last, where a limit is too small for all.
+        self._last_served = ""
         # The ends of the queues, as the last trigger saw them.
         self.newest: dict[str, QueueOffset] = {}
         # Where the query has begun, or would have, had it not been there before.
@@ -162,7 +167,9 @@ class _Driver:
                 'position, {"QUEUE": POSITION}, if they are to go, or with ackMode=never',
             )
         found = {}
-        for queue, bounds in bounds_now(self._options).items():
+        now = bounds_now(options)
+        check_offsets(options, now)
+        for queue, bounds in now.items():
             if bounds is not None:
                 found[queue] = begin_in(self._options, queue, bounds)
         self.hold(found)
@@ -178,9 +185,10 @@ class _Driver:
                 self.leases.hold(queue, at)
 
     def end_at_what_is_there(self) -> None:
+        # Whether a queue that isn't there was deleted, or never there, an offset says: `next_end`.
         self._target = {
             queue: bounds.offset(bounds.end)
-            for queue, bounds in bounds_now(self._options).items()
+            for queue, bounds in bounds_now(self._options, known=self._options.queues).items()
             if bounds is not None
         }
 
@@ -307,20 +315,34 @@ class _Driver:
         if isinstance(limit, ReadMaxRows):
             rows = limit.max_rows
         backlogs = {queue: ends[queue].position - begins[queue].position for queue in ends}
-        messages = shares(backlogs, rows)
+        messages = shares(backlogs, rows, after=self._last_served)
         bytes_max = self._options.max_bytes_per_trigger
         together = sum(messages.values())
         found = {}
         for queue, end in ends.items():
             begin = begins[queue]
-            if not messages[queue]:
-                found[queue] = begin
-                continue
-            counted = reader_for(self._options, queue, begin).range_end(
-                begin.position,
-                messages_max=messages[queue],
-                bytes_max=max(1, bytes_max * messages[queue] // together),
-            )
-            upto = min(end.position, max(begin.position, counted.end))
-            found[queue] = QueueOffset(end.queue_id, end.epoch, upto)
+            found[queue] = begin
+            if messages[queue]:
+                share = max(1, bytes_max * messages[queue] // together)
+                upto = self._counted_end(queue, begin, messages[queue], share)
+                found[queue] = replace(begin, position=min(end.position, upto))
+        served = [queue for queue, share in messages.items() if share]
+        self._last_served = in_turn(served, self._last_served)[-1] if served else ""
         return found
+
+    def _counted_end(
+        self, queue: str, begin: QueueOffset, messages_max: int, bytes_max: int
+    ) -> int:
+        """Where a range with so many messages and bytes ends."""
+        try:
+            counted = reader_for(self._options, queue, begin).range_end(
+                begin.position, messages_max=messages_max, bytes_max=bytes_max
+            )
+        except (
+            ringmq.QueueNotFoundError,
+            ringmq.PositionsMovedError,
+            ringmq.PositionsGoneError,
+        ):
+            # It was deleted or purged since its bounds were asked for: the next trigger says so.
+            return begin.position
+        return max(begin.position, counted.end)

@@ -38,10 +38,11 @@ def reader_for(options: SourceOptions, queue: str, at: QueueOffset | None = None
 
 
 def named_queues(options: SourceOptions) -> set[str]:
-    """What the options name now: by name, whether it is there or not, or by their pattern."""
+    """What the options name now: by name, whether it is there or not, or by their pattern. That
+    leaves out exclusive queues: only the connection that has one may read it."""
     if not options.queue_pattern:
         return {*options.queues}
-    listed = (info.queue for info in client_for(options).queues())
+    listed = (info.queue for info in client_for(options).queues() if not info.owner)
     return {name for name in listed if is_named(options, name)}
 
 

@@ -7,7 +7,8 @@ one's. So a batch begins where the batch before it ended, and nothing is read tw
 
 Invariants, which the tests check:
 * the partitions of a batch cover its ranges exactly, in order, and none is empty;
-* the shares of a limit add up to no more than it, and a queue with a backlog gets one at least.
+* the shares of a limit add up to no more than it, and a queue with a backlog gets one at least, or
+  has its turn before another gets its second.
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ def _count(value: Any) -> int:
 
 # --- losses ---
 
+DELETED: Final = "the queue has been deleted"
+
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
@@ -146,7 +149,7 @@ def loss_of(queue: str, at: QueueOffset, now: QueueBounds | None) -> DataLoss | 
     """The loss of a query that goes on at `at`; None if it finds all as it left it."""
     begin = at.position
     if now is None:
-        return DataLoss(queue, begin, begin, "the queue has been deleted")
+        return DataLoss(queue, begin, begin, DELETED)
     if at.queue_id != now.queue_id:
         why = f"the queue was deleted and declared anew (id {now.queue_id}, not {at.queue_id})"
         return DataLoss(queue, begin, begin, why)
@@ -177,11 +180,12 @@ def after_loss(loss: DataLoss, now: QueueBounds, read_end: int = 0) -> QueueOffs
 # --- dividing ---
 
 
-def shares(backlogs: Mapping[str, int], limit: int) -> dict[str, int]:
-    """`limit` divided among the queues, by their backlogs. Those without one get nothing; of those
-    with one, the first by name get theirs if the limit is smaller than their number."""
-    waiting = {name: count for name, count in sorted(backlogs.items()) if count > 0}
-    names = [*waiting][:limit]
+def shares(backlogs: Mapping[str, int], limit: int, *, after: str = "") -> dict[str, int]:
+    """`limit` divided among the queues, by their backlogs. Those without one get nothing. If the
+    limit is smaller than the number of those with one, the first get theirs: by name, beginning
+    behind `after`, and then from the beginning again."""
+    waiting = {name: count for name, count in backlogs.items() if count > 0}
+    names = in_turn(waiting, after)[:limit]
     total = sum(waiting[name] for name in names)
     given = dict.fromkeys(backlogs, 0)
     if total <= limit:
@@ -191,6 +195,11 @@ def shares(backlogs: Mapping[str, int], limit: int) -> dict[str, int]:
         # One for each, and the rest in proportion, rounded down: never more than the limit.
         given[name] = 1 + (waiting[name] - 1) * spare // beyond
     return given
+
+
+def in_turn(names: Iterable[str], after: str) -> list[str]:
+    """By name, beginning behind `after`."""
+    return sorted(names, key=lambda name: (name <= after, name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,8 +159,8 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     if ending is StartingOffsets.EARLIEST:
         raise OptionError("endingOffsets", "it is 'latest' or JSON: a range doesn't end 'earliest'")
     for name, offsets in (("startingOffsets", starting), ("endingOffsets", ending)):
-        if isinstance(offsets, Mapping) and queues and (others := offsets.keys() - {*queues}):
-            raise OptionError(name, f"queue {min(others)!r} isn't read: only {', '.join(queues)}")
+        if isinstance(offsets, Mapping):
+            _refuse_others(name, offsets, queues, pattern)
     messages_max = take("maxMessagesPerTrigger", 50_000, positive)
     offsets_min = take("minOffsetsPerTrigger", 0, positive)
     if offsets_min > messages_max:
@@ -192,6 +192,17 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         encoding=take("encoding", PayloadEncoding.PROTO, one_of(PayloadEncoding)),
         request_timeout_s=take("requestTimeout", 30.0, duration),
     )
+
+
+def _refuse_others(
+    name: str, offsets: Mapping[str, int], queues: tuple[str, ...], pattern: str
+) -> None:
+    """Positions in queues that aren't read: their names may be mistyped."""
+    for queue in sorted(offsets):
+        if pattern and not re.fullmatch(pattern, queue):
+            raise OptionError(name, f"queue {queue!r} isn't read: {pattern!r} doesn't match it")
+        if queues and queue not in queues:
+            raise OptionError(name, f"queue {queue!r} isn't read: only {', '.join(queues)}")
 
 
 def _queues_of(given: Mapping[str, str]) -> tuple[tuple[str, ...], str]:

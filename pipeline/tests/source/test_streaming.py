@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from typing import Any
-
 import pytest
 from live_node import LiveNode, wait_until
-from pipeline.tests.source.sources import Query, batch_rows, options_for, rows_of
+from pipeline.tests.source.sources import Query, options_for, rows_of
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-import ringmq
-from pyspark_ringmq import planning, stream
-from pyspark_ringmq.planning import NoQueueError
-from ringmq.reading.lease import HeldLease
 from ringmq_pipeline.ending import end_query
-from ringmq_pipeline.leases import SourceLeasedError, check_leases
+from ringmq_pipeline.leases import SourceLeasedError
 from ringmq_pipeline.offsets import DataLossError, from_json
 from ringmq_pipeline.option_values import OptionError
-from ringmq_pipeline.options import SourceOptions, parse
+from ringmq_pipeline.options import parse
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -405,39 +397,6 @@ def test_a_renewal_takes_a_queue_that_was_declared_anew_for_no_lost_lease(live: 
     query.end()
 
 
-def test_a_queue_without_a_master_costs_no_other_queue_its_lease(
-    live: LiveNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A renewal waits for a master as long as the lease lasts; those behind it waited, too."""
-    live.fill("away a", numbered(1))
-    live.fill("away b", numbered(1))
-    query = Query(live.address, "", queues="away a,away b", leaseTtl="1s")
-    query.trigger()
-    away = query.reader._driver.leases._held["away a"][1].calls
-    real, back, asked = HeldLease.renew, threading.Event(), threading.Event()
-
-    async def renew(self: HeldLease, *, deadline_s: float | None = None) -> None:
-        if self is away:
-            asked.set()
-            await asyncio.to_thread(back.wait)
-        await real(self, deadline_s=deadline_s)
-
-    def until_ms() -> int:
-        [lease] = live.stat("away b").leases
-        return lease.until_ms
-
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(HeldLease, "renew", renew)
-            assert asked.wait(20)
-            for _ in range(2):
-                before = until_ms()
-                wait_until(lambda before=before: until_ms() > before)  # type: ignore[misc]
-    finally:
-        back.set()
-    query.end()
-
-
 def test_a_deleted_queue_is_refused(live: LiveNode) -> None:
     live.fill("deleted", numbered(3))
     query = Query(live.address, "deleted")
@@ -446,140 +405,6 @@ def test_a_deleted_queue_is_refused(live: LiveNode) -> None:
     with pytest.raises(DataLossError, match="the queue has been deleted"):
         query.trigger()
     query.end()
-    # As `ingest` begins; it was said that the queue is to be declared.
-    again = Query(live.address, "deleted")
-    again.at = query.at
-    again.reader.prepareForTriggerAvailableNow()
-    with pytest.raises(DataLossError, match="positions from 3 on .* the queue has been deleted"):
-        again.trigger()
-    again.end()
-
-
-def test_a_query_that_may_skip_goes_on_without_a_queue_that_was_deleted(live: LiveNode) -> None:
-    """Also with the batch that was planned before."""
-    names = {"queues": "gone a,gone b"}
-    for queue in ("gone a", "gone b"):
-        live.fill(queue, numbered(3))
-    strict = Query(live.address, "", leaseHolder="me", **names)
-    strict.begin()
-    start = strict.at
-    assert start is not None
-    end = strict.reader.latestOffset(start, ReadAllAvailable())
-    live.client.delete_queue("gone a")
-    with pytest.raises(DataLossError, match="'gone a': positions 0 to 2 .* been deleted"):
-        rows_of(strict.reader, strict.reader.partitions(start, end))
-    lax = Query(live.address, "", leaseHolder="me", failOnDataLoss="false", **names)
-    rows = rows_of(lax.reader, lax.reader.partitions(start, end))
-    assert [row["queue"] for row in rows] == ["gone b"] * 3
-    lax.at = end
-    live.publish("gone b", [b"later"])
-    lax.reader.prepareForTriggerAvailableNow()
-    assert [(row["queue"], row["body"]) for row in lax.trigger()] == [("gone b", b"later")]
-    assert lax.trigger() == []
-    assert live.stat("gone b").messages == 0
-    for each in (strict, lax):
-        each.end()
-
-
-@pytest.mark.parametrize("goes", ["purge", "delete"])
-def test_messages_that_go_while_a_batch_is_planned_are_the_next_triggers_matter(
-    live: LiveNode, monkeypatch: pytest.MonkeyPatch, goes: str
-) -> None:
-    """Between two calls to the broker: the query ended with the broker's own error."""
-    queue = f"racing {goes}"
-    live.fill(queue, numbered(3))
-    strict = Query(live.address, queue, leaseHolder="me")
-    lax = Query(live.address, queue, leaseHolder="me", failOnDataLoss="false")
-    for query in (strict, lax):
-        query.begin()
-    real = stream.bounds_now
-
-    def racing(*args: Any, **given: Any) -> Any:
-        found = real(*args, **given)
-        if goes == "purge":
-            live.client.purge_queue(queue)
-        else:
-            live.client.delete_queue(queue)
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stream, "bounds_now", racing)
-        assert strict.trigger() == []
-    with pytest.raises(DataLossError, match=f"'{queue}': positions"):
-        strict.trigger()
-    assert lax.trigger() == []
-    for query in (strict, lax):
-        query.end()
-
-
-def test_a_purge_leaves_what_consumers_have_and_a_query_begins_behind_it(live: LiveNode) -> None:
-    """The first message of the queue was below those that were purged."""
-    live.fill("held", numbered(10))
-    with live.client.consumer("held", prefetch=2) as consumer:
-        assert consumer.next_batch(20) is not None
-        live.client.purge_queue("held")
-        live.publish("held", [b"new"])
-        assert live.stat("held").first == 0
-        assert [row["body"] for row in batch_rows(live.address, "held")] == [b"new"]
-        query = Query(live.address, "held")
-        assert [row["body"] for row in query.trigger()] == [b"new"]
-        query.end()
-
-
-# --- patterns ---
-
-
-def test_a_pattern_leaves_exclusive_queues_out(live: LiveNode) -> None:
-    """They belong to a client's connection, and go with it."""
-    live.fill("kin a", numbered(2))
-    with ringmq.connect_sync(live.address) as other:
-        other.declare_queue("kin private", exclusive=True)
-        assert len(batch_rows(live.address, "", queuePattern="kin .*")) == 2
-        query = Query(live.address, "", queuePattern="kin .*")
-        assert len(query.trigger()) == 2
-        assert query.trigger() == []
-        assert live.stat("kin a").messages == 0
-        check_leases(parse(options_for(live.address, "", queuePattern="kin .*", lease="other")))
-        query.end()
-        with pytest.raises(ringmq.QueueLockedError):
-            batch_rows(live.address, "kin private")
-
-
-def test_a_queue_of_a_pattern_may_go_while_queues_are_listed(
-    live: LiveNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live.fill("fleeting a", numbered(2))
-    real = planning.named_queues
-
-    def listed(options: SourceOptions) -> set[str]:
-        live.client.declare_queue("fleeting b")
-        found = real(options)
-        live.client.delete_queue("fleeting b")
-        return found
-
-    monkeypatch.setattr(planning, "named_queues", listed)
-    assert len(batch_rows(live.address, "", queuePattern="fleeting .*")) == 2
-    query = Query(live.address, "", queuePattern="fleeting .*")
-    query.reader.prepareForTriggerAvailableNow()
-    assert len(query.trigger()) == 2
-    assert query.trigger() == []
-    query.end()
-
-
-@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
-def test_a_position_in_a_queue_that_a_pattern_has_not_is_refused(
-    live: LiveNode, option: str
-) -> None:
-    """All was read, from the beginning: the name was mistyped."""
-    live.fill("typed 1", numbered(5))
-    pattern = {"queuePattern": "typed .*"}
-    with pytest.raises(OptionError, match="'typed1' isn't read: 'typed .*' doesn't match it"):
-        batch_rows(live.address, "", **pattern, **{option: '{"typed1": 4}'})
-    with pytest.raises(NoQueueError, match=f"no queue 'typed 2', which {option} names"):
-        batch_rows(live.address, "", **pattern, **{option: '{"typed 2": 4}'})
-    if option == "startingOffsets":
-        with pytest.raises(NoQueueError, match="no queue 'typed 2'"):
-            Query(live.address, "", **pattern, **{option: '{"typed 2": 4}'}).begin()
 
 
 # --- queues that are taken out of the options ---
