@@ -62,4 +62,6 @@ class DefaultSource(DataSource):
             raise OptionError("mode", "messages are added to a queue: write with mode 'append'")
         options = sink_options.parse(self.options)
         sink_options.check_columns(options, schema.fieldNames())
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        sink_options.check_types(options, types)
         return options

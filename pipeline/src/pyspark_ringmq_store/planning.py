@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+class StoreChangedError(RuntimeError):
+    """The directory isn't what it was when the query was planned."""
+
+
 @dataclass(slots=True)
 class StorePartition(InputPartition):
     """`folders` of the directory; of each, the segments whose number modulo `slices` is `slice`."""
@@ -66,7 +70,12 @@ class StoreReader(DataSourceReader):
         with open_offline(root) as disk:
             directory = DataDirectory(root, disk)
             named = {queue.path.name: queue for queue in directory.queues}
-            queues = [named[name] for name in partition.folders if name in named]
+            if gone := set(partition.folders) - named.keys():
+                raise StoreChangedError(
+                    f"{root}: the folder {min(gone)} of a queue was there when the query was "
+                    "planned, and is gone: read a copy that nobody changes"
+                )
+            queues = [named[name] for name in partition.folders]
             if self._options.rows is Rows.QUEUES:
                 if partition.slice == 0:
                     yield queue_batches(directory, partition.node, queues)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -36,6 +37,20 @@ PACE: Final = ("confirmWindow", "confirmWindowBytes", "maxRatePerTask", "request
 TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type")
 # The columns that the sink looks at.
 PUBLISHED: Final = ("queue", "body", "persistent", "published_at", *TEXTS, "headers", ENCODED.name)
+# What Spark calls the types that each of them may have. `void` is that of a column of nulls.
+_TYPES: Final = {
+    "queue": ("string",),
+    "body": ("binary", "string"),
+    "persistent": ("boolean",),
+    "published_at": ("timestamp", "timestamp_ntz", "date", "void"),
+    **dict.fromkeys(TEXTS, ("string", "void")),
+    "headers": (
+        *(f"map<string,{kind}>" for kind in ("string", "binary", "boolean", "bigint", "int")),
+        *(f"map<string,{kind}>" for kind in ("smallint", "tinyint", "double", "float")),
+        "void",
+    ),
+    ENCODED.name: ("binary", "void"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +122,20 @@ def check_columns(options: SinkOptions, given: Sequence[str]) -> None:
         raise OptionError("producerColumn", f"there is no such column among {given}")
     if not options.queue and "queue" not in names:
         raise OptionError("queue", "name the queue here, or in a column `queue`")
+
+
+def check_types(options: SinkOptions, columns: Mapping[str, str]) -> None:
+    """`columns`: Spark's names of their types. Raises `OptionError` for one that can't be
+    published: a task would end with an error of pyarrow or of the client, after others are done."""
+    names = column_names([*columns])
+    allowed = {name: _TYPES[name] for name in PUBLISHED if name != "queue" or not options.queue}
+    if options.producer_column:
+        allowed[producer_column(options, names)] = ("string",)
+    for name, (given, kind) in zip(names, columns.items(), strict=True):
+        # Texts may have a collation.
+        plain = re.sub(r"\bstring collate \w+", "string", kind)
+        if name in allowed and plain not in allowed[name]:
+            raise OptionError(
+                given,
+                f"the column is of the type {kind}, and should be {' or '.join(allowed[name])}",
+            )

@@ -13,8 +13,10 @@ import pyarrow
 import pytest
 from live_node import LiveNode
 from pipeline.tests.source.sources import options_for
+from pyspark.sql import types
 
 import ringmq
+from pyspark_ringmq import DefaultSource
 from pyspark_ringmq.batch import BatchReader
 from pyspark_ringmq.sending import Unconfirmed
 from pyspark_ringmq.writing import producer_id, publish, publish_task
@@ -267,6 +269,51 @@ def test_what_cannot_be_published_is_said_first(live: LiveNode) -> None:
         parse(options_of(live, producerid_="x"))
     with pytest.raises(ValueError, match="has no body"):
         publish(parse(options_of(live, queue="q")), b"n", iter([rows([b"x", None])]))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        (
+            {"BODY": types.LongType()},
+            "'BODY': the column is of the type bigint, .* binary or string",
+        ),
+        ({"queue": types.IntegerType()}, "'queue': .* int, .* string"),
+        ({"persistent": types.StringType()}, "'persistent': .* string, .* boolean"),
+        ({"message_id": types.LongType()}, "'message_id': .* bigint"),
+        ({"published_at": types.LongType()}, "'published_at': .* bigint"),
+        ({"headers": types.StringType()}, "'headers': .* string"),
+        ({"encoded_properties": types.StringType()}, "'encoded_properties': .* string"),
+        ({"part": types.LongType()}, "'part': .* bigint"),
+    ],
+)
+def test_a_column_of_a_wrong_type_is_named_before_anything_is_published(
+    columns: dict[str, types.DataType], named: str
+) -> None:
+    """It was an error of a task, and its words were pyarrow's."""
+    right: dict[str, types.DataType] = {
+        "queue": types.StringType("UTF8_LCASE"),
+        "body": types.StringType(),
+        "persistent": types.BooleanType(),
+        "message_id": types.NullType(),
+        "published_at": types.TimestampType(),
+        "headers": types.MapType(types.StringType(), types.LongType()),
+        "part": types.StringType(),
+        "other": types.LongType(),
+    }
+    source = DefaultSource({"endpoints": "127.0.0.1:1", "producerColumn": "part"})
+    source.writer(struct_of(right), overwrite=False)
+    others = {name: kind for name, kind in right.items() if name not in map(str.lower, columns)}
+    with pytest.raises(OptionError, match=named):
+        source.streamWriter(struct_of(others | columns), overwrite=False)
+    if "queue" in columns:
+        # The option says where rows go.
+        there = DefaultSource({"endpoints": "127.0.0.1:1", "queue": "q"})
+        there.writer(struct_of(others | columns), overwrite=False)
+
+
+def struct_of(columns: dict[str, types.DataType]) -> types.StructType:
+    return types.StructType([types.StructField(name, kind) for name, kind in columns.items()])
 
 
 def test_a_window_of_calls_is_left_unconfirmed_and_no_more() -> None:

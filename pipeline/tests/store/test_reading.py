@@ -15,7 +15,7 @@ from node.tests.storage.offline.directory import SUFFIXES, bodies, flip, headers
 from node.tests.storage.offline.test_random import damage
 
 from pyspark_ringmq_store.options import parse
-from pyspark_ringmq_store.planning import StoreReader
+from pyspark_ringmq_store.planning import StoreChangedError, StorePartition, StoreReader
 from ringmq_node.storage.format.records import RecordKind
 from ringmq_pipeline.option_values import OptionError
 
@@ -59,6 +59,18 @@ def test_each_live_message_is_a_row_with_its_place(root: Path, tasks: str) -> No
         assert row["body_crc32"] == zlib.crc32(row["body"])
         assert (root / row["file"]).stat().st_size > row["file_offset"]
     assert tree(root) == before
+
+
+def test_a_queue_that_goes_before_its_task_is_an_error(root: Path) -> None:
+    """A task read the others, and said nothing."""
+    reader = StoreReader(parse({"stores": f"a={root}", "minPartitions": "1"}))
+    [partition] = reader.partitions()
+    assert isinstance(partition, StorePartition)
+    gone = partition.folders[0]
+    [folder] = [path for path in root.rglob(gone) if path.is_dir()]
+    shutil.rmtree(folder)
+    with pytest.raises(StoreChangedError, match=f"the folder {gone} of a queue .* is gone"):
+        list(reader.read(partition))
 
 
 def test_bodies_are_left_out_or_cut(root: Path) -> None:
