@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import ringmq
 from pyspark_ringmq import planning, stream
 from pyspark_ringmq.planning import NoQueueError
+from ringmq_pipeline import connecting
 from ringmq_pipeline.leases import check_leases
 from ringmq_pipeline.offsets import DataLossError
 from ringmq_pipeline.option_values import OptionError
@@ -74,7 +75,7 @@ def test_messages_that_go_while_a_batch_is_planned_are_the_next_triggers_matter(
     lax = Query(live.address, queue, leaseHolder="me", failOnDataLoss="false")
     for query in (strict, lax):
         query.begin()
-    real = stream.bounds_now
+    real = planning.bounds_now
 
     def racing(*args: Any, **given: Any) -> Any:
         found = real(*args, **given)
@@ -131,7 +132,7 @@ def test_a_queue_of_a_pattern_may_go_while_queues_are_listed(
     live: LiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live.fill("fleeting a", numbered(2))
-    real = planning.named_queues
+    real = connecting.named_queues
 
     def listed(options: SourceOptions) -> set[str]:
         live.client.declare_queue("fleeting b")
