@@ -41,16 +41,18 @@ PATIENT: dict[str, object] = {"ring_timeout_s": 20.0, "lease_s": 40.0}
 
 
 class Told:
-    """What a publisher was told last."""
+    """What a publisher was told last, and how often that it goes on."""
 
     def __init__(self) -> None:
         self.now: tuple[BlockReason, ...] = ()
+        self.ends = 0
 
     def on_blocked(self, reasons: tuple[BlockReason, ...]) -> None:
         self.now = reasons
 
     def on_unblocked(self) -> None:
         self.now = ()
+        self.ends += 1
 
 
 def publisher(client: ringmq.Client, queue: str, told: Told) -> ringmq.Publisher:
@@ -274,6 +276,9 @@ async def memory_alarm_story(cluster: Cluster, full: str) -> None:
                 assert info.state is ringmq.QueueState.FLOW
                 assert info.flow_reasons == (BlockReason.MEMORY,)
                 await ignores_the_alarm(cluster, info.master)
+                ends = told.ends
+                await is_held_by_the_next_master(cluster, client, publishing)
+                assert (told.now, told.ends) == ((BlockReason.MEMORY,), ends)
                 assert not held.done()
                 if ends_by == "room":
                     await cluster.restart(full)
@@ -281,6 +286,22 @@ async def memory_alarm_story(cluster: Cluster, full: str) -> None:
                     cluster.kill(full)
                 await held
                 await until(lambda: told.now == (), f"told the end by {ends_by}")
+
+
+async def is_held_by_the_next_master(
+    cluster: Cluster, client: ringmq.Client, publishing: ringmq.Publisher
+) -> None:
+    """In an alarm the queue's other replica becomes its master, and holds the publisher, too."""
+    mirror = (await client.queue("q")).ring[1].node
+    await cluster.promote("q", mirror)
+
+    async def is_held_there() -> bool:
+        found = await client.operator.connections()
+        states = [each.state for each in found.connections if each.node == mirror]
+        is_there = publishing.node_address == cluster.addresses[mirror]
+        return is_there and ringmq.ConnectionState.BLOCKED in states
+
+    await until(is_held_there, "the next master holds it")
 
 
 async def ignores_the_alarm(cluster: Cluster, master: str) -> None:
