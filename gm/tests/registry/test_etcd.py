@@ -22,6 +22,7 @@ from ringmq_gm.registry.base import (
     Change,
     Changed,
     CommitUnknownError,
+    Delete,
     Guard,
     KeyValue,
     Put,
@@ -39,6 +40,7 @@ from ringmq_gm.registry.etcd import (
     _Follower,
 )
 from ringmq_gm.registry.etcdpb import rpc_pb2, rpc_pb2_grpc
+from ringmq_gm.registry.sessions import LeasedSession
 from ringmq_gm.registry.url import open_registry
 
 pytestmark = pytest.mark.slow
@@ -342,6 +344,47 @@ def test_commit_that_fills_etcd_up_is_not_told_to_have_changed_nothing(
 
     with EtcdCluster(tmp_path / "etcd") as etcd:
         run(scenario(open_registry(etcd.url)))
+
+
+def test_full_etcd_keeps_leases_and_deletes_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETCD_QUOTA_BACKEND_BYTES", str(ETCD_QUOTA_BYTES))
+
+    async def fill(registry: Registry) -> None:
+        for number in itertools.count():
+            await registry.commit([], [Put(f"{number}", bytes(FILLING_BYTES))])
+
+    async def scenario(registry: Registry) -> None:
+        session = await registry.session(2.0)
+        assert isinstance(session, LeasedSession)
+        with pytest.raises((RegistryUnavailableError, CommitUnknownError), match="space exceeded"):
+            await fill(registry)
+        good_until = session._until
+        await until(lambda: session._until > good_until)
+        with pytest.raises(RegistryUnavailableError):
+            await registry.session(2.0)
+        entry = await _entry_sometime(registry, "0")
+        assert await registry.commit([Guard("0", entry.revision)], [Delete("0")]) is not None
+        await registry.close()
+
+    with EtcdCluster(tmp_path / "etcd") as etcd:
+        run(scenario(open_registry(etcd.url)))
+
+
+def test_what_etcd_has_answered_is_told_though_the_last_attempt_was_cut_short(
+    etcd: EtcdCluster,
+) -> None:
+    async def scenario() -> None:
+        async with silent_gateway(etcd.endpoints[0]) as gateway:
+            endpoint = f"127.0.0.1:{gateway.port}"
+            registry = EtcdRegistry([endpoint], prefix="silent/", deadline_s=0.6)
+            gateway.grants_refused = 2
+            with pytest.raises(RegistryUnavailableError, match="space exceeded"):
+                await registry.session(2.0)
+            await registry.close()
+
+    run(scenario())
 
 
 def test_session_without_etcd_is_lost_by_the_holders_clock(etcd: EtcdCluster) -> None:

@@ -2,11 +2,12 @@
 
 It passes calls on to a real one, of which it knows the methods that a registry calls. A call that
 is to have no answer is carried out all the same. It may also lose its leader behind a transaction,
-or be full because of it.
+be full because of it, or grant no lease.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,6 +17,7 @@ from ringmq_wire import Accept, CallStream, Code, RpcError, RpcStatus, WireServe
 
 METHODS = ("KV/Range", "KV/Txn", "Lease/LeaseGrant", "Lease/LeaseRevoke")
 TIMEOUT_S = 5.0
+NO_SPACE = "etcdserver: mvcc: database space exceeded"
 
 
 class SilentGateway:
@@ -27,6 +29,8 @@ class SilentGateway:
         # From the next transaction that it has answered on, it has no leader.
         self.leaderless_after_txn = False
         self._is_leaderless = False
+        # So many leases are refused for want of space; then it hangs. None: all are granted.
+        self.grants_refused: int | None = None
         # The transactions that it carries out fill its database up.
         self.fills_up = False
         self._channel = channel
@@ -39,6 +43,11 @@ class SilentGateway:
         path = stream.call.path
         if self._is_leaderless:
             raise RpcError(RpcStatus(Code.UNAVAILABLE, "etcdserver: no leader"))
+        if self.grants_refused is not None and path == "/etcdserverpb.Lease/LeaseGrant":
+            if not self.grants_refused:
+                await asyncio.Event().wait()
+            self.grants_refused -= 1
+            raise RpcError(RpcStatus(Code.RESOURCE_EXHAUSTED, NO_SPACE))
         method: grpc.aio.UnaryUnaryMultiCallable[bytes | None, bytes] = self._channel.unary_unary(
             path
         )
@@ -53,8 +62,7 @@ class SilentGateway:
         is_txn = path == "/etcdserverpb.KV/Txn"
         self._is_leaderless = self.leaderless_after_txn and is_txn
         if self.fills_up and is_txn:
-            text = "etcdserver: mvcc: database space exceeded"
-            raise RpcError(RpcStatus(Code.RESOURCE_EXHAUSTED, text))
+            raise RpcError(RpcStatus(Code.RESOURCE_EXHAUSTED, NO_SPACE))
         stream.call.send((answer,))
 
 

@@ -76,7 +76,7 @@ class EtcdClient:
         deadline = clock() + self.deadline_s
         share = max(ATTEMPT_S_MIN, self.deadline_s / len(self._targets))
 
-        # The faults of attempts that had their full share of time.
+        # The faults of attempts that etcd has ended, or that had their full share of time.
         told: list[RegistryUnavailableError] = []
 
         async def attempt() -> T:
@@ -94,7 +94,7 @@ class EtcdClient:
                 if isinstance(fault, RegistryUnavailableError):
                     self.avoid(endpoint)
                     # The deadline cuts the last attempt short: the earlier faults say more.
-                    if left >= share:
+                    if left >= share or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                         told.append(fault)
                     elif told:
                         fault = told[-1]
