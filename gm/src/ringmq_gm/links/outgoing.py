@@ -196,7 +196,7 @@ class _OutgoingSession(CallHandler):
 
     A small frame waits behind two messages at most: one that the kernel hasn't taken, and one of
     large bodies that has its turn first (outbox.py). That is less than 64 KiB. The kernel may have
-    up to `UNSENT_BYTES_MAX` more that the network hasn't taken.
+    `UNSENT_BYTES_MAX`, and the message that has passed it, before the network takes them.
     """
 
     def __init__(self, node: str, owner: LinkOwner, options: GroupOptions) -> None:
