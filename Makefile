@@ -101,7 +101,7 @@ format: $(STAMP) ## rewrite what `check` would complain about
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(STAMP) ## three of our nodes beside three of RabbitMQ's, in one run
+bench: $(STAMP) ## three of our nodes beside three of RabbitMQ's, in one run: about seven minutes
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-storage: $(STAMP) ## the storage engine alone, beside the bare disk and RabbitMQ's

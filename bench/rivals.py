@@ -20,7 +20,7 @@ from bench.peers.ringmq import RingPeer
 PEERS = ("ringmq", "rabbitmq", "rabbitmq-quorum", "nats-r3", "raw-ring", "disk")
 # One file, and no queues.
 _WITHOUT_QUEUES = ("disk",)
-_WITHOUT_CONSUMERS = ("nats-r3", "raw-ring", "disk")
+_WITHOUT_CONSUMERS = ("nats-r3", "disk")
 # From one message alone to a full pipe, and single messages to ten queues.
 ROWS = (
     Point(count=2000, size_bytes=1024, window=1),

@@ -7,8 +7,13 @@ file, together with all that came in the same turn of its event loop, whatever t
 on its disk, the third tells the first the last one on both, and the first tells the publishers
 the last one on all three. There is no queue, no index and no state, and no process may fail.
 
+A consumer is a connection of its own to the first process. It is sent the frames that are on all
+three disks, and acknowledges those of one turn together; the acknowledgement goes around the ring
+and onto each disk as a small frame.
+
     python -m bench.peers.raw_ring node NUMBER FILE PORT PORT PORT
-    python -m bench.peers.raw_ring publish PORT COUNT SIZE_BYTES WINDOW QUEUES    (JSON on stdout)
+    python -m bench.peers.raw_ring publish PORT COUNT SIZE_BYTES WINDOW QUEUES CONSUMED
+                                   (CONSUMED is 0 or 1; JSON on stdout)
 
 Frames have a number, a length and their messages; one without messages is a mark: all frames up to
 its number are on the disks of those that it has passed. All publishers share one connection, as
@@ -24,8 +29,9 @@ import struct
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -46,6 +52,9 @@ _IN_PLACE_BYTES_MAX = 16 * 1024
 _START_TIMEOUT_S = 20.0
 _PUBLISH_TIMEOUT_S = 600.0
 _HEADER = struct.Struct("<QI")  # the number, the length of what follows
+_ACKED = struct.Struct("<Q")  # all messages up to this frame
+# As a mark: the connection is the consumer's, whose marks are acknowledgements.
+_CONSUMES = 2**64 - 1
 
 
 class _Link(asyncio.Protocol):
@@ -100,6 +109,9 @@ class _RingProcess:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._downstream: asyncio.Transport
         self._publishers: asyncio.Transport
+        self._consumer: asyncio.Transport | None = None
+        # Frames that the consumer isn't to have yet, and the number of the last of them.
+        self._undelivered: deque[tuple[int, bytes]] = deque()
         self._unwritten: list[bytes] = []
         self._last = 0
         self._writing = False
@@ -127,7 +139,23 @@ class _RingProcess:
     def publishers(self, transport: asyncio.Transport) -> None:
         self._publishers = transport
 
+    def marked(self, transport: asyncio.Transport, number: int) -> None:
+        """At the first process, by the last one or by the consumer."""
+        if number == _CONSUMES:
+            self._consumer = transport
+            transport.write(_HEADER.pack(_CONSUMES, 0))
+        elif transport is self._consumer:
+            # Behind all frames so far, whose marks say that it is on a disk as well.
+            self._take(_HEADER.pack(self._last, _ACKED.size) + _ACKED.pack(number), self._last)
+        else:
+            self._mark(number)
+
     def ops(self, frames: bytes, last: int) -> None:
+        if self._consumer is not None:
+            self._undelivered.append((last, frames))
+        self._take(frames, last)
+
+    def _take(self, frames: bytes, last: int) -> None:
         if self._number < NODES - 1:
             self._downstream.write(frames)
         self._last = last
@@ -178,15 +206,21 @@ class _RingProcess:
         self._told = reached
         stream = self._downstream if self._number else self._publishers
         stream.write(_HEADER.pack(reached, 0))
+        while self._undelivered and self._undelivered[0][0] <= reached:
+            assert self._consumer is not None
+            self._consumer.write(self._undelivered.popleft()[1])
 
 
 class _Publishers(_Link):
-    """The first process's side of the publishers' connection, or of the link of the last process:
-    frames come from the one, marks from the other."""
+    """The first process's side of the publishers' connection, of the consumer's, or of the link of
+    the last process: frames come from the first, marks from the others."""
 
     def __init__(self, process: _RingProcess) -> None:
-        super().__init__(process._mark, self._ops)
+        super().__init__(self._marked, self._ops)
         self._process = process
+
+    def _marked(self, number: int) -> None:
+        self._process.marked(self.transport, number)
 
     def _ops(self, frames: bytes, last: int) -> None:
         self._process.publishers(self.transport)
@@ -238,10 +272,52 @@ class _Client(_Link):
             self._fill(queues)
 
 
+class _Consumer(_Link):
+    """Acknowledges all that comes, until it has every message."""
+
+    def __init__(self, point: Point) -> None:
+        super().__init__(self._marked, self._delivered)
+        self._size_bytes = point.size_bytes
+        self._left = point.count
+        self._last = 0
+        loop = asyncio.get_running_loop()
+        # The ring knows it: what is published from now on comes here.
+        self.begun: asyncio.Future[None] = loop.create_future()
+        self.done: asyncio.Future[float] = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.write(_HEADER.pack(_CONSUMES, 0))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for each in (self.begun, self.done):
+            if not each.done():
+                each.set_exception(ConnectionError(f"the ring has gone: {error}"))
+
+    def _marked(self, _: int) -> None:
+        self.begun.set_result(None)
+
+    def _delivered(self, frames: bytes, last: int) -> None:
+        headers = (last - self._last) * _HEADER.size
+        self._last = last
+        self._left -= (len(frames) - headers) // self._size_bytes
+        self.transport.write(_HEADER.pack(last, 0))
+        if not self._left:
+            self.done.set_result(time.perf_counter())
+
+
 async def _publish(port: int, point: Point) -> ClientReport:
     loop = asyncio.get_running_loop()
+    consumer: _Consumer | None = None
+    if point.consumed:
+        _, consumer = await loop.create_connection(lambda: _Consumer(point), "127.0.0.1", port)
+        await consumer.begun
     _, client = await loop.create_connection(lambda: _Client(point), "127.0.0.1", port)
-    return await client.run()
+    started = time.perf_counter()
+    report = await client.run()
+    if consumer is None:
+        return report
+    return replace(report, consumed_per_s=point.count / (await consumer.done - started))
 
 
 class RawRing:
@@ -284,7 +360,7 @@ class RawRing:
                 raise BenchError(f"{self.name}: node {node.args!r} did not start")
 
     def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
-        each = (point.count, point.size_bytes, point.window, len(queues))
+        each = (point.count, point.size_bytes, point.window, len(queues), int(point.consumed))
         done = subprocess.run(
             _command(["publish", self._ports[0], *each]),
             capture_output=True,
@@ -322,8 +398,8 @@ def main(words: Sequence[str]) -> None:
             number, path, *ports = rest
             runner.run(_RingProcess(int(number), Path(path), [int(port) for port in ports]).run())
         else:
-            port, count, size_bytes, window, queues = map(int, rest)
-            point = Point(count, size_bytes, window, queues)
+            port, count, size_bytes, window, queues, consumed = map(int, rest)
+            point = Point(count, size_bytes, window, queues, consumed=bool(consumed))
             print(json.dumps(asdict(runner.run(_publish(port, point)))))
 
 
