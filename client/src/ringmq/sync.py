@@ -269,6 +269,10 @@ class SyncPublisher(OnLoop[Publisher]):
         return self.calls.blocked_by
 
     @property
+    def properties_bytes_max(self) -> int:
+        return self.calls.properties_bytes_max
+
+    @property
     def last_sequence(self) -> int:
         return self.calls.last_sequence
 

@@ -70,6 +70,9 @@ def test_a_log_that_could_not_be_set_aside_is_kept_when_its_replica_is_moved_awa
                 assert len(replica_of(nodes["a"]).store.state.live) == 10
                 await client.operator.set_policy(on("b", "c"))
                 await until(lambda: not nodes["a"].hosting.replicas, "it has left a")
+                await until(
+                    lambda: bool(nodes["a"].hosting.leftovers.describe()), "its log is kept"
+                )
                 (left,) = nodes["a"].hosting.leftovers.describe()
                 assert (left.queue, left.messages) == ("q", 10)
                 await until(lambda: synced(nodes["b"]) == ["b", "c"])
