@@ -10,9 +10,8 @@ from pipeline.tests.source.sources import Query, batch_rows, options_for, rows_o
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import ringmq
-from pyspark_ringmq import planning, stream
-from pyspark_ringmq.planning import NoQueueError
-from ringmq_pipeline import connecting
+from pyspark_ringmq.planning import NoQueueError, bounds_now
+from ringmq_pipeline.connecting import named_queues
 from ringmq_pipeline.leases import check_leases
 from ringmq_pipeline.offsets import DataLossError
 from ringmq_pipeline.option_values import OptionError
@@ -75,10 +74,9 @@ def test_messages_that_go_while_a_batch_is_planned_are_the_next_triggers_matter(
     lax = Query(live.address, queue, leaseHolder="me", failOnDataLoss="false")
     for query in (strict, lax):
         query.begin()
-    real = planning.bounds_now
 
     def racing(*args: Any, **given: Any) -> Any:
-        found = real(*args, **given)
+        found = bounds_now(*args, **given)
         if goes == "purge":
             live.client.purge_queue(queue)
         else:
@@ -86,7 +84,7 @@ def test_messages_that_go_while_a_batch_is_planned_are_the_next_triggers_matter(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(stream, "bounds_now", racing)
+        patch.setattr("pyspark_ringmq.stream.bounds_now", racing)
         assert strict.trigger() == []
     with pytest.raises(DataLossError, match=f"'{queue}': positions"):
         strict.trigger()
@@ -132,15 +130,14 @@ def test_a_queue_of_a_pattern_may_go_while_queues_are_listed(
     live: LiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live.fill("fleeting a", numbered(2))
-    real = connecting.named_queues
 
     def listed(options: SourceOptions) -> set[str]:
         live.client.declare_queue("fleeting b")
-        found = real(options)
+        found = named_queues(options)
         live.client.delete_queue("fleeting b")
         return found
 
-    monkeypatch.setattr(planning, "named_queues", listed)
+    monkeypatch.setattr("pyspark_ringmq.planning.named_queues", listed)
     assert len(batch_rows(live.address, "", queuePattern="fleeting .*")) == 2
     query = Query(live.address, "", queuePattern="fleeting .*")
     query.reader.prepareForTriggerAvailableNow()
