@@ -75,6 +75,15 @@ def ends_first_batch(value: Mapping[str, Any]) -> bool:
     return "begin" in value
 
 
+def noted_begin(text: str) -> dict[str, QueueOffset]:
+    """Where the batch begins that ends at this offset; empty if it doesn't say so. `text`: one that
+    `from_json` takes."""
+    found = json.loads(text)
+    if not ends_first_batch(found):
+        return {}
+    return from_json({"version": found["version"], "queues": found["begin"]})
+
+
 def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, QueueOffset]:
     """Where a batch begins. When the first one is run again, what Spark calls its start is where
     one would begin now. Raises `OffsetError`."""

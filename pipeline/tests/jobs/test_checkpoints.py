@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,13 +15,24 @@ from ringmq_pipeline.jobs.checkpoints import (
     ranges_of,
     times_of,
 )
-from ringmq_pipeline.offsets import QueueRange
+from ringmq_pipeline.offsets import QueueOffset, QueueRange, to_json
 
 
 def test_a_batch_begins_where_the_one_before_ended(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path, 10, 25, done=2)
     assert query_of(checkpoint) == "query"
     assert ranges_of(checkpoint, 0) == (QueueRange("a", "id", 0, 0, 10),)
+    assert ranges_of(checkpoint, 1) == (QueueRange("a", "id", 0, 10, 25),)
+
+
+def test_the_first_batch_says_where_it_begins(tmp_path: Path) -> None:
+    """Its table was told that it has all from 0 on."""
+    checkpoint = checkpoint_of(tmp_path, 10, 25, done=1)
+    file = checkpoint / "offsets" / "0"
+    lines = file.read_text().split("\n")
+    offset = to_json({"a": QueueOffset("id", 0, 10)}, begin={"a": QueueOffset("id", 0, 7)})
+    file.write_text("\n".join([*lines[:-1], json.dumps(offset)]))
+    assert ranges_of(checkpoint, 0) == (QueueRange("a", "id", 0, 7, 10),)
     assert ranges_of(checkpoint, 1) == (QueueRange("a", "id", 0, 10, 25),)
 
 

@@ -18,6 +18,7 @@ from ringmq_pipeline.offsets import (
     QueueRange,
     SourceOffset,
     from_json,
+    noted_begin,
     ranges,
 )
 
@@ -38,14 +39,19 @@ def end_of(checkpoint: Path, number: int) -> dict[str, QueueOffset]:
         return {}
     file = checkpoint / "offsets" / str(number)
     try:
-        return from_json(file.read_text().rstrip().rpartition("\n")[2])
+        return from_json(_last_line(file))
     except OffsetError as error:
         raise JobError(f"{file}: {error}") from error
 
 
 def ranges_of(checkpoint: Path, number: int) -> tuple[QueueRange, ...]:
-    """Of the batch; in the first one, each queue's begins at 0, whatever was gone by then."""
-    return tuple(ranges(end_of(checkpoint, number - 1), end_of(checkpoint, number)))
+    """Of the batch. The first one notes where it begins; where an older version has planned it,
+    each queue's range begins at 0, whatever was gone by then."""
+    end = end_of(checkpoint, number)
+    begin = end_of(checkpoint, number - 1)
+    if number == 0:
+        begin = noted_begin(_last_line(checkpoint / "offsets" / "0"))
+    return tuple(ranges(begin, end))
 
 
 def committed_end(checkpoint: Path) -> SourceOffset:
@@ -70,6 +76,10 @@ def newest_watermark(checkpoint: Path) -> int:
     if newest < 0:
         return 0
     return int(_second_line(checkpoint / "commits" / str(newest))["nextBatchWatermarkMs"])
+
+
+def _last_line(file: Path) -> str:
+    return file.read_text().rstrip().rpartition("\n")[2]
 
 
 def _second_line(file: Path) -> dict[str, Any]:

@@ -140,7 +140,8 @@ def refuse_rows_in_table(
     suspects = [each for each in batch.ranges if each.first < ends.get(numbering_key(each), 0)]
     if not suspects:
         return
-    # The first batch of a checkpoint counts from 0, whatever was gone by then: look at the rows.
+    # The first batch of an older version's checkpoint counts from 0, whatever was gone by then, and
+    # any range may have holes: look at the rows.
     lowest = _lowest_positions(files)
     for each in suspects:
         end = ends[numbering_key(each)]
