@@ -24,6 +24,8 @@ from ringmq_pipeline.sink_options import SinkOptions
 # Open at a time. The one that was used least recently is closed for another, and opened again when
 # its queue has rows again.
 STREAMS_MAX = 256
+# What a queue keeps of one producer.
+GAPS_MAX = 4096
 
 
 class TaskStreams:
@@ -35,8 +37,10 @@ class TaskStreams:
         self._client = client_of(options.endpoints, options.vhost, options.request_timeout_s)
         # The one that was used last comes last.
         self._open: OrderedDict[str, SyncPublisher] = OrderedDict()
-        # Rows that were handed over, by queue.
-        self._rows: Counter[str] = Counter()
+        # By queue: behind the last sequence that was handed over, and how many times one was left
+        # out. The count of rows leaves none out.
+        self._next: dict[str, int] = {}
+        self._gaps: Counter[str] = Counter()
         self._unconfirmed = Unconfirmed(options.window_messages, options.window_bytes)
 
     def __enter__(self) -> Self:
@@ -64,8 +68,13 @@ class TaskStreams:
         is_transient: bool,
         priority: int,
         ttl_ms: int | None,
+        first_sequence: int | None = None,
     ) -> None:
-        """The next rows of this queue. `properties`: none, or one for each."""
+        """The next rows of this queue. `properties`: none, or one for each. `first_sequence`: of
+        the first row, if the rows say it, and the others follow. Raises `ValueError` for one that
+        isn't above those before, or for too many that were left out."""
+        if first_sequence is not None:
+            self._go_on_at(queue, first_sequence)
         call = self._publisher_to(queue).submit_batch(
             bodies,
             properties or None,
@@ -76,8 +85,32 @@ class TaskStreams:
             priority=priority,
             ttl_ms=ttl_ms,
         )
-        self._rows[queue] += len(bodies)
+        self._next[queue] = self._next.get(queue, 1) + len(bodies)
         self._unconfirmed.add(call, len(bodies), sum(map(len, bodies)))
+
+    def _go_on_at(self, queue: str, sequence: int) -> None:
+        following = self._next.get(queue, 1)
+        if sequence == following:
+            return
+        column = self._options.sequence_column
+        if sequence < following:
+            raise ValueError(
+                f"queue {queue!r}: a row has {sequence - 1} in the column {column!r}, behind one "
+                f"with {following - 2}: sort the rows of a task by it, or give rows of different "
+                "sources a producerColumn"
+            )
+        self._gaps[queue] += 1
+        if self._gaps[queue] > GAPS_MAX:
+            raise ValueError(
+                f"queue {queue!r}: the column {column!r} has more than {GAPS_MAX} gaps in the rows "
+                "of a task, and the queue couldn't tell any more what it has of a repeat. Write "
+                "smaller batches, in more tasks, or leave fewer rows out"
+            )
+        self._next[queue] = sequence
+        publisher = self._open.pop(queue, None)
+        if publisher is not None:
+            # One counts on where it was opened.
+            publisher.close()
 
     def _publisher_to(self, queue: str) -> SyncPublisher:
         publisher = self._open.get(queue)
@@ -93,16 +126,19 @@ class TaskStreams:
         publisher = self._open[queue] = self._client.publisher(
             exchange="",
             producer_id=self._id_in(queue),
-            first_sequence=self._rows[queue] + 1,
+            first_sequence=self._next.get(queue, 1),
             window_messages=self._options.window_messages,
             window_bytes=self._options.window_bytes,
         )
         return publisher
 
     def _id_in(self, queue: str) -> bytes:
-        if self._options.queue:
+        column = self._options.sequence_column
+        if self._options.queue and not column:
             return self._producer
-        return hashlib.sha256(self._producer + queue.encode()).digest()[:16]
+        # Sequences of another kind are another producer's.
+        by = f"\0{column}\0" if column else ""
+        return hashlib.sha256(self._producer + f"{by}{queue}".encode()).digest()[:16]
 
 
 class Unconfirmed:

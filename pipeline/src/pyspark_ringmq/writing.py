@@ -5,7 +5,8 @@ So a task is one producer, whichever attempt it is, and the number of a row amon
 queue is its sequence: the broker trims what it has already, and fences the earlier attempt. This
 holds as far as Spark gives the task the same rows in the same order, as it does for files and for
 sorted rows. A queue gives fewer rows if messages have left it meanwhile: those behind them move up
-to numbers that are published, and are trimmed as if they were repeats.
+to numbers that are published, and are trimmed as if they were repeats. With the option
+`sequenceColumn` the row itself says its sequence, and what has left makes a gap.
 
 The producer is named by the option `producerId`, or drawn for each write, together with the task's
 number, and in a stream with the query's id and the batch's. A write that was given a `producerId`
@@ -37,7 +38,7 @@ import ringmq
 from pyspark_ringmq.sending import TaskStreams
 from ringmq_pipeline.property_columns import decoded
 from ringmq_pipeline.schema import ENCODED
-from ringmq_pipeline.sink_options import TEXTS, SinkOptions, column_names, producer_column
+from ringmq_pipeline.sink_options import TEXTS, SinkOptions, column_called, column_names
 
 # Handed over by one call.
 CALL_ROWS = 20_000
@@ -114,7 +115,7 @@ def _by_producer(
 ) -> Iterator[tuple[str | None, pyarrow.RecordBatch]]:
     for given in batches:
         batch = given.rename_columns(column_names(given.schema.names))
-        names = batch.column(producer_column(options, batch.schema.names))
+        names = batch.column(column_called(options.producer_column, batch.schema.names))
         if len(names.unique()) == 1:
             yield names[0].as_py(), batch
             continue
@@ -138,7 +139,7 @@ def publish(
                 rows = batch.slice(first, pace.rows)
                 pace.wait(rows.num_rows)
                 for queue, of_queue in _by_queue(options, rows):
-                    _publish_rows(streams, queue, of_queue)
+                    _publish_rows(options, streams, queue, of_queue)
                 done.messages += rows.num_rows
                 done.bytes += rows.column("body").nbytes
     return done
@@ -182,21 +183,47 @@ def _by_queue(
         first += count
 
 
-def _publish_rows(streams: TaskStreams, queue: str, rows: pyarrow.RecordBatch) -> None:
+def _publish_rows(
+    options: SinkOptions, streams: TaskStreams, queue: str, rows: pyarrow.RecordBatch
+) -> None:
     bodies = rows.column("body").cast(pyarrow.binary()).to_pylist()
     if None in bodies:
         raise ValueError(f"row {bodies.index(None)} of a batch has no body")
     properties = _properties_of(rows)
+    sequences = _sequences_of(options, rows)
     for first, end, is_transient in _runs(rows):
         for begin, stop, priority, ttl_ms in _of_equal_terms(properties, first, end):
-            streams.publish(
-                queue,
-                bodies[begin:stop],
-                properties[begin:stop],
-                is_transient=is_transient,
-                priority=priority,
-                ttl_ms=ttl_ms,
-            )
+            for at, upto in _consecutive(sequences, begin, stop):
+                streams.publish(
+                    queue,
+                    bodies[at:upto],
+                    properties[at:upto],
+                    is_transient=is_transient,
+                    priority=priority,
+                    ttl_ms=ttl_ms,
+                    first_sequence=sequences[at] if sequences else None,
+                )
+
+
+def _sequences_of(options: SinkOptions, rows: pyarrow.RecordBatch) -> list[int]:
+    """Of each row; none if rows are counted. Positions begin with 0, and sequences with 1."""
+    if not options.sequence_column:
+        return []
+    name = column_called(options.sequence_column, rows.schema.names)
+    values = rows.column(name).cast(pyarrow.int64()).to_pylist()
+    for value in values:
+        if value is None or value < 0:
+            raise ValueError(f"a row has {value} in the column {name!r}, which says its sequence")
+    return [value + 1 for value in values]
+
+
+def _consecutive(sequences: Sequence[int], first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Parts of the rows `first` to before `end` whose sequences follow each other."""
+    for at in range(first + 1, end if sequences else first):
+        if sequences[at] != sequences[at - 1] + 1:
+            yield first, at
+            first = at
+    yield first, end
 
 
 def _of_equal_terms(

@@ -25,6 +25,7 @@ KNOWN: Final = (
     "vhost",
     "producerId",
     "producerColumn",
+    "sequenceColumn",
     "confirmWindow",
     "confirmWindowBytes",
     "maxRatePerTask",
@@ -51,6 +52,7 @@ _TYPES: Final = {
     ),
     ENCODED.name: ("binary", "void"),
 }
+_NUMBERS: Final = ("bigint", "int", "smallint", "tinyint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class SinkOptions:
     producer_id: str
     # Names the column of texts that divides a task's rows among producers; empty: a task is one.
     producer_column: str
+    # Names the column of numbers that are the sequences of rows; empty: rows are counted.
+    sequence_column: str
     # Messages and bytes on their way to be confirmed, of one task.
     window_messages: int
     window_bytes: int
@@ -90,6 +94,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         vhost=given.get("vhost", ""),
         producer_id=named("producerId"),
         producer_column=named("producerColumn"),
+        sequence_column=named("sequenceColumn"),
         window_messages=number("confirmWindow", 10_000),
         window_bytes=size("confirmWindowBytes", window),
         max_rate_per_task=number("maxRatePerTask", 0),
@@ -103,25 +108,33 @@ def column_names(names: Sequence[str]) -> list[str]:
     return [name if name.lower() in names else name.lower() for name in names]
 
 
-def producer_column(options: SinkOptions, names: Sequence[str]) -> str:
+def column_called(given: str, names: Sequence[str]) -> str:
     """Its name among the `column_names`."""
-    given = options.producer_column
     return given if given in names else given.lower()
 
 
 def check_columns(options: SinkOptions, given: Sequence[str]) -> None:
     """Raises `OptionError` if rows with these columns can't be published."""
     names = column_names(given)
-    producers = producer_column(options, names)
-    for name in (*PUBLISHED, producers):
+    named = {
+        option: column_called(column, names) for option, column in _columns_named(options).items()
+    }
+    for name in (*PUBLISHED, *named.values()):
         if names.count(name) > 1:
             raise OptionError(name, f"several columns have this name, among {given}")
     if "body" not in names:
         raise OptionError("body", f"a row to publish has a column `body`, not only {given}")
-    if producers and producers not in names:
-        raise OptionError("producerColumn", f"there is no such column among {given}")
+    for option, name in named.items():
+        if name not in names:
+            raise OptionError(option, f"there is no such column among {given}")
     if not options.queue and "queue" not in names:
         raise OptionError("queue", "name the queue here, or in a column `queue`")
+
+
+def _columns_named(options: SinkOptions) -> dict[str, str]:
+    """By the option that names it."""
+    found = {"producerColumn": options.producer_column, "sequenceColumn": options.sequence_column}
+    return {option: column for option, column in found.items() if column}
 
 
 def check_types(options: SinkOptions, columns: Mapping[str, str]) -> None:
@@ -129,8 +142,9 @@ def check_types(options: SinkOptions, columns: Mapping[str, str]) -> None:
     published: a task would end with an error of pyarrow or of the client, after others are done."""
     names = column_names([*columns])
     allowed = {name: _TYPES[name] for name in PUBLISHED if name != "queue" or not options.queue}
-    if options.producer_column:
-        allowed[producer_column(options, names)] = ("string",)
+    for option, column in _columns_named(options).items():
+        kinds = ("string",) if option == "producerColumn" else _NUMBERS
+        allowed[column_called(column, names)] = kinds
     for name, (given, kind) in zip(names, columns.items(), strict=True):
         # Texts may have a collation.
         plain = re.sub(r"\bstring collate \w+", "string", kind)

@@ -16,10 +16,11 @@ from pipeline.tests.source.sources import options_for
 from pyspark.sql import types
 
 import ringmq
-from pyspark_ringmq import DefaultSource
+from pyspark_ringmq import DefaultSource, sending
 from pyspark_ringmq.batch import BatchReader
 from pyspark_ringmq.sending import Unconfirmed
 from pyspark_ringmq.writing import producer_id, publish, publish_task
+from ringmq_node.queue.gaps import PRODUCER_GAPS_MAX
 from ringmq_pipeline.option_values import OptionError
 from ringmq_pipeline.options import parse as source_options
 from ringmq_pipeline.sink_options import check_columns, parse
@@ -221,6 +222,70 @@ def test_a_task_goes_on_where_it_was_in_more_queues_than_it_has_streams(
         assert live.bodies(str(queue)) == [b"%d" % row for row in (number, number + 5, number + 10)]
 
 
+def test_rows_that_say_their_sequence_are_not_lost_where_others_leave_the_source(
+    live: LiveNode,
+) -> None:
+    """Counted, the rows behind those that have left move up to numbers that are published."""
+    live.fill("leaves", numbered(10))
+    live.client.declare_queue("arrives")
+    reader = BatchReader(source_options(options_for(live.address, "leaves")))
+    [partition] = reader.partitions()
+    # So small a window that the attempt dies with its rows confirmed.
+    sink = parse(options_of(live, queue="arrives", sequenceColumn="Position", confirmWindow="1"))
+
+    def dies() -> Iterator[pyarrow.RecordBatch]:
+        for batch in reader.read(partition):
+            yield batch.slice(0, 6)
+            raise RuntimeError("the executor is gone")
+
+    with pytest.raises(RuntimeError, match="the executor is gone"):
+        publish(sink, b"from queue to queue", dies())
+    assert live.bodies("arrives") == numbered(6)
+    with live.client.consumer("leaves", prefetch=2) as consumer:
+        taken = consumer.next_batch(20)
+        assert taken is not None
+        consumer.ack(taken, wait=True)
+    publish(sink, b"from queue to queue", reader.read(partition))
+    assert live.bodies("arrives") == numbered(10)
+
+
+def test_sequences_of_rows_have_to_rise(live: LiveNode) -> None:
+    live.client.declare_queue("rises")
+    given = options_of(live, queue="rises", sequenceColumn="n")
+
+    def write(numbers: list[object], producer: bytes, **further: str) -> None:
+        sources: list[object] = ["a", "a", "b", "b"]
+        batch = rows(numbered(len(numbers)), n=numbers, source=sources[: len(numbers)])
+        publish_task(parse(given | further), producer.decode(), 0, iter([batch]))
+
+    write([0, 1, 5, 9], b"gaps")
+    with pytest.raises(ValueError, match="a row has 4 in the column 'n', behind one with 4"):
+        write([4, 4], b"twice")
+    with pytest.raises(ValueError, match="has None in the column 'n'"):
+        write([4, None], b"null")
+    with pytest.raises(ValueError, match="has -1 in the column 'n'"):
+        write([-1], b"negative")
+    # Each source's positions are its own.
+    with pytest.raises(ValueError, match="behind one with 8"):
+        write([7, 8, 0, 1], b"sources")
+    write([7, 8, 0, 1], b"sources", producerColumn="source")
+
+
+def test_more_gaps_than_a_queue_keeps_are_refused_before_they_are_made(
+    live: LiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeat would be refused for ever."""
+    assert sending.GAPS_MAX == PRODUCER_GAPS_MAX
+    monkeypatch.setattr(sending, "GAPS_MAX", 3)
+    live.client.declare_queue("gaps")
+    sink = parse(options_of(live, queue="gaps", sequenceColumn="n"))
+    publish(sink, b"few", iter([rows(numbered(4), n=[0, 2, 4, 6])]))
+    many = rows(numbered(5), n=[1, 3, 5, 7, 9])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="'n' has more than 3 gaps in the rows of a task"):
+            publish(sink, b"many", iter([many]))
+
+
 def test_a_refused_message_moves_no_other_to_its_number(live: LiveNode) -> None:
     """Were the rows behind it numbered anew, the next attempt would take one for another."""
     live.client.declare_queue(
@@ -285,6 +350,7 @@ def test_what_cannot_be_published_is_said_first(live: LiveNode) -> None:
         ({"headers": types.StringType()}, "'headers': .* string"),
         ({"encoded_properties": types.StringType()}, "'encoded_properties': .* string"),
         ({"part": types.LongType()}, "'part': .* bigint"),
+        ({"position": types.StringType()}, "'position': .* string, .* bigint"),
     ],
 )
 def test_a_column_of_a_wrong_type_is_named_before_anything_is_published(
@@ -299,9 +365,12 @@ def test_a_column_of_a_wrong_type_is_named_before_anything_is_published(
         "published_at": types.TimestampType(),
         "headers": types.MapType(types.StringType(), types.LongType()),
         "part": types.StringType(),
+        "position": types.IntegerType(),
         "other": types.LongType(),
     }
-    source = DefaultSource({"endpoints": "127.0.0.1:1", "producerColumn": "part"})
+    source = DefaultSource(
+        {"endpoints": "127.0.0.1:1", "producerColumn": "part"} | {"sequenceColumn": "Position"}
+    )
     source.writer(struct_of(right), overwrite=False)
     others = {name: kind for name, kind in right.items() if name not in map(str.lower, columns)}
     with pytest.raises(OptionError, match=named):
