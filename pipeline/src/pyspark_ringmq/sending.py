@@ -9,6 +9,7 @@ versions have counted the rows of all queues: other rows would be taken for repe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
@@ -52,12 +53,11 @@ class TaskStreams:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
+        with contextlib.ExitStack() as closing:
+            for publisher in self._open.values():
+                closing.callback(publisher.close, flush=False)
             if error is None:
                 self._unconfirmed.wait_all()
-        finally:
-            for publisher in self._open.values():
-                publisher.close(flush=False)
 
     def publish(
         self,

@@ -342,7 +342,8 @@ class _Driver:
             ringmq.QueueNotFoundError,
             ringmq.PositionsMovedError,
             ringmq.PositionsGoneError,
-        ):
-            # It was deleted or purged since its bounds were asked for: the next trigger says so.
+        ) as error:
+            # Since its bounds were asked for. The next trigger says what that means for the query.
+            log.warning("queue %r: its messages went while a batch was planned: %s", queue, error)
             return begin.position
         return max(begin.position, counted.end)

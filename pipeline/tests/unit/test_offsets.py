@@ -109,6 +109,14 @@ def test_shares_of_a_limit(backlogs: dict[str, int], limit: int) -> None:
         assert given == backlogs
 
 
+@pytest.mark.parametrize(
+    ("after", "served"), [("", "ab"), ("a", "bc"), ("b", "ca"), ("bb", "ca"), ("c", "ab")]
+)
+def test_queues_take_turns_at_a_limit_that_is_too_small(after: str, served: str) -> None:
+    given = shares({"a": 5, "b": 5, "c": 5, "idle": 0}, 2, after=after)
+    assert given == {"a": 0, "b": 0, "c": 0, "idle": 0} | dict.fromkeys(served, 1)
+
+
 @given(
     st.dictionaries(
         st.sampled_from("abc"), st.tuples(st.integers(0, 500), st.integers(0, 500)), min_size=1

@@ -1,11 +1,11 @@
 """From a table to a queue, each row once, in order, and again from where it ended.
 
 The table's files are divided into units: a file, or several whose positions overlap. A unit is one
-producer whose sequences are the rows' numbers. So whatever is tried again, a task, a unit or the
-whole replay, publishes the same rows under the same numbers, and the broker trims those that it
-has. A query of Spark has one task, which publishes a few units, one after the other: each query
-takes as much processor time as some 10 000 messages. Its units are noted in the progress file when
-all are confirmed.
+producer in each queue, and its sequences are the numbers of the rows for that queue. So whatever is
+tried again, a task, a unit or the whole replay, publishes the same rows under the same numbers, and
+the broker trims those that it has. A query of Spark has one task, which publishes a few units, one
+after the other: each query takes as much processor time as some 10 000 messages. Its units are
+noted in the progress file when all are confirmed.
 
 The rows' order is fixed: by queue, epoch and position, where the table has them, else as in the
 file. A file that is in that order already, as an ingest leaves it, isn't sorted again. Spark passes
