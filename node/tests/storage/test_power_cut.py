@@ -135,10 +135,14 @@ def cut_at_every_write(recording: Recording, *, stride: int, kept: list[Kept], s
 
 ACTS = [publish_and_consume, fall_behind_and_catch_up]
 # The ways of a record to the disk: into its journal, or first into a commit log, so small that the
-# two take turns.
+# two take turns; and the same in shares, of which a round takes few.
+LOGGED = replace(LIMITS, commit_log_queues_min=1, commit_log_bytes_max=20_000)
+IN_SHARES = {"share_bytes_max": 3_000, "round_bytes_max": 5_000}
 WAYS = {
     "direct": LIMITS,
-    "commit log": replace(LIMITS, commit_log_queues_min=1, commit_log_bytes_max=20_000),
+    "commit log": LOGGED,
+    "direct, in shares": replace(LIMITS, **IN_SHARES),
+    "commit log, in shares": replace(LOGGED, **IN_SHARES),
 }
 
 
@@ -171,9 +175,18 @@ def test_power_cut_after_a_start_takes_back_nothing_of_what_was_found(
         assert again.live_bytes == found.live_bytes, writes
 
 
+WAY_AND_SEED = [
+    ("direct", 0),
+    ("direct", 1),
+    ("commit log", 2),
+    ("direct, in shares", 3),
+    ("commit log, in shares", 4),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.compute
-@pytest.mark.parametrize(("way", "seed"), [("direct", 0), ("direct", 1), ("commit log", 2)])
+@pytest.mark.parametrize(("way", "seed"), WAY_AND_SEED)
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 def test_power_cut_after_every_write(act: Callable[[Workload], None], way: str, seed: int) -> None:
     recording = Recording(seed=seed, steps=100, act=act, limits=WAYS[way])

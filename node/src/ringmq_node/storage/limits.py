@@ -26,6 +26,10 @@ class StoreLimits:
     # work on the loop, and reported in another: 0.1 ms for a queue, or more. If more journals lack
     # bytes that a log has, the next round writes these.
     round_queues_max: int = 200
+    # Bytes in one round, but for the last share of a queue in it; and bytes that each message store
+    # writes in one. What a queue has gathered waits in shares of so many bytes (see `gathering`).
+    round_bytes_max: int = 4 << 20
+    share_bytes_max: int = 1 << 20
     # Files synced at the same time.
     sync_threads: int = 4
     # A round with one sync and at most so many bytes is done on the loop's thread while the disk
@@ -91,8 +95,10 @@ class Counters:
     """Counters that the parts of a store share, on the event loop's thread."""
 
     queue_memory_bytes: int = 0
-    # Bytes appended to durable queues since the last round began.
+    # Bytes appended to durable queues that no round has taken: those that are still gathered, and
+    # those of shares that are closed.
     gathered_bytes: int = 0
+    closed_bytes: int = 0
     # Of the round that is on its way.
     under_way_bytes: int = 0
     rounds: int = 0
@@ -119,4 +125,4 @@ class Counters:
     @property
     def unsynced_bytes(self) -> int:
         """Appended to durable queues, and on no disk yet."""
-        return self.gathered_bytes + self.under_way_bytes
+        return self.gathered_bytes + self.closed_bytes + self.under_way_bytes

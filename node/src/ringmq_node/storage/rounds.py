@@ -11,9 +11,9 @@ after one sync, on a busy node many appends share one.
 **Bodies before records.** The message stores are written and synced first, so that no journal
 record on the disk ever refers to a body that isn't there.
 
-**Many queues.** A round takes `round_queues_max` queues at most, those that have waited longest.
-The others are in the rounds after it. Ten thousand in one round would hold the loop for a second,
-and wake ten thousand waiters in one turn of it.
+**Many queues, many bytes.** A round has a bound of both, and the rest is in those after it (see
+`gathering`). Ten thousand queues in one would hold the loop for a second, and wake ten thousand
+waiters in one turn of it. 64 MiB of one queue would hold up all others.
 
 **Waiting for the flush.** If journals are sealed faster than they are flushed, rounds wait: appends
 are confirmed later, and the publishers who wait for that append less. Can the two wait for each
@@ -37,10 +37,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from time import monotonic
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ringmq_node.storage import commit_log, lagging, messages
 from ringmq_node.storage.commit_log import CommitLog, LogJob
@@ -49,6 +48,7 @@ from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.disk.sync_duration import SyncDuration
 from ringmq_node.storage.disk.threads import Task, Worker
 from ringmq_node.storage.errors import StoreFailedError
+from ringmq_node.storage.gathering import Gathering
 from ringmq_node.storage.lagging import Lag, LaggingJournals
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessagesJob, MessageStore
@@ -125,6 +125,14 @@ class Round:
         return next((task.error for task in tasks if task.error is not None), None)
 
 
+class _Waiter(NamedTuple):
+    """A caller of `sync`: what it waits for, and the first round that may be the last of it."""
+
+    mark: int
+    number: int
+    done: asyncio.Future[None]
+
+
 class GroupCommit:
     """Of one store."""
 
@@ -136,15 +144,14 @@ class GroupCommit:
         stores: Sequence[MessageStore],
         log: CommitLog,
     ) -> None:
+        """Records of queues refer to the first of `stores`."""
         self._host = host
         self._disk = disk
         self._limits = limits
-        self._stores = stores
+        self._stores, self._records = stores, stores[0]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: list[Worker] = []
-        # A dict, not a set: the order of the queues in a round must not depend on addresses, or no
-        # simulation could be repeated.
-        self._dirty: dict[QueueStore, None] = {}
+        self._gathering = Gathering(limits, host.counters)
         self._stores_dirty = False
         self._round: Round | None = None
         self._scheduled = False
@@ -153,7 +160,7 @@ class GroupCommit:
         self._log = log
         self._lagging = LaggingJournals(limits)
         self._begun = self._done = 0
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: list[_Waiter] = []
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -166,7 +173,7 @@ class GroupCommit:
 
     def mark_dirty(self, queue: QueueStore) -> None:
         """The queue has something for the next round."""
-        self._dirty[queue] = None
+        self._gathering.add(queue)
         if not self._scheduled and self._round is None:
             self._schedule()
         # Once for each op: mostly there is nothing to look at.
@@ -205,20 +212,16 @@ class GroupCommit:
 
     async def sync(self) -> None:
         """Waits until everything appended so far is durable. Raises `StoreFailedError`."""
-        gathered = bool(self._dirty or self._stores_dirty)
-        if not gathered and self._round is None:
+        if not (self._gathering or self._stores_dirty or self._round is not None):
             return
-        # The round on its way is enough if nothing has gathered behind it; else those after it that
-        # take all queues that are dirty now. Those that get dirty meanwhile come behind them.
-        rounds = max(gathered, -(-len(self._dirty) // self._limits.round_queues_max))
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((self._begun + rounds, waiter))
-        await waiter
+        number = self._begun + self._stores_dirty
+        waiter = _Waiter(self._gathering.mark(), number, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        await waiter.done
 
     def forget(self, queue: QueueStore) -> None:
         """A queue is being deleted: nothing more of it is given to threads."""
-        self._dirty.pop(queue, None)
-        queue.drop_gathered()
+        self._gathering.forget(queue)
         self._lagging.take_of(queue)
         current = self._round
         if current is not None and not current.parts:
@@ -228,6 +231,7 @@ class GroupCommit:
                     # again, and the next start would find the deleted queue.
                     job.pieces.clear()
                     job.unmade = None
+        self.release_waiters()
 
     def end(self, queue: QueueStore) -> None:
         """The queue was given up: what is durable of it is written into its journal, which the next
@@ -267,16 +271,15 @@ class GroupCommit:
         if self._host.failure is not None:
             return
         lagging.write(self._disk, self._lagging.take_all())
-        self._commit_here([*self._dirty])
-        self._dirty.clear()
-        self._done = max([self._begun + 1, *(number for number, _ in self._waiters)])
-        self._commit_here([queue for queue in queues if queue.end()])
+        self._commit_here(self._gathering.take_all())
+        self._gathering.ended()
+        self._done = self._begun + 1
+        self._commit_here([queue.take() for queue in queues if queue.end()])
         self._log.drain()
 
-    def _commit_here(self, queues: Sequence[QueueStore]) -> None:
+    def _commit_here(self, jobs: list[CommitJob]) -> None:
         """A whole round in this thread. Raises `OSError`."""
-        jobs = [queue.take() for queue in queues]
-        stored = self._take_stored()
+        stored = self._take_stored(None)
         _write_messages(self._disk, [job for _, job in stored])
         _write_journals(self._disk, jobs)
         for store, job in stored:
@@ -301,11 +304,11 @@ class GroupCommit:
     @property
     def _is_due(self) -> bool:
         """Whether there is anything for a round."""
-        return bool(self._dirty) or self._stores_dirty or self._lagging.is_late
+        return bool(self._gathering) or self._stores_dirty or self._lagging.is_late
 
-    def _take_stored(self) -> list[tuple[MessageStore, MessagesJob]]:
-        self._stores_dirty = False
-        taken = [(store, store.take()) for store in self._stores]
+    def _take_stored(self, bytes_max: int | None) -> list[tuple[MessageStore, MessagesJob]]:
+        taken = [(store, store.take(bytes_max)) for store in self._stores]
+        self._stores_dirty = any(store.has_pending for store in self._stores)
         return [(store, job) for store, job in taken if job is not None]
 
     def _begin(self) -> None:
@@ -320,11 +323,9 @@ class GroupCommit:
             return
         # Queues first: taking a queue elides publishes, and bodies that it takes back from a
         # message store by that are then not written.
-        taken = [*islice(self._dirty, self._limits.round_queues_max)]
-        jobs = [queue.take() for queue in taken]
-        stored = self._take_stored()
-        for queue in taken:
-            self._dirty.pop(queue, None)
+        bytes_max = self._limits.round_bytes_max
+        jobs = self._gathering.take(self._records.reach(bytes_max))
+        stored = self._take_stored(bytes_max)
         self._begun += 1
         current = Round(self._begun, monotonic(), stored, jobs)
         self._host.counters.under_way_bytes = sum(job.size_bytes for job in jobs)
@@ -437,6 +438,7 @@ class GroupCommit:
             self._host.fail(error)
             return
         self._done += 1
+        self._gathering.ended()
         if not current.lags:
             self._sync_duration.took(monotonic() - current.began)
         self._host.counters.files_synced += current.syncs
@@ -464,16 +466,16 @@ class GroupCommit:
 
     def release_waiters(self) -> None:
         """Wakes the callers of `sync` whose round is done, and all of them after a failure."""
-        waiting: list[tuple[int, asyncio.Future[None]]] = []
-        for number, waiter in self._waiters:
-            if waiter.done():
+        waiting: list[_Waiter] = []
+        for waiter in self._waiters:
+            if waiter.done.done():
                 continue
-            if number <= self._done:
-                waiter.set_result(None)
+            if waiter.number <= self._done and self._gathering.is_durable(waiter.mark):
+                waiter.done.set_result(None)
             elif self._host.failure is not None:
-                waiter.set_exception(self._host.failure)
+                waiter.done.set_exception(self._host.failure)
             else:
-                waiting.append((number, waiter))
+                waiting.append(waiter)
         self._waiters = waiting
 
 

@@ -257,7 +257,7 @@ def test_memory_of_what_was_consumed_is_given_back_before_the_journal_is_sealed(
 
     run_store(store, work)
     assert store.statistics().journals_sealed == 0
-    assert len(queue._log._logged) <= 65
+    assert len(queue.log._logged) <= 65
     assert len(queue.bodies.index._entries) <= 100
 
 

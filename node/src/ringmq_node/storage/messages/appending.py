@@ -15,7 +15,11 @@ from ringmq_node.storage.format.records import (
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages.catalogue import Catalogue
 from ringmq_node.storage.messages.files import DataFile, FileState
-from ringmq_node.storage.messages.unwritten import UnwrittenBlocks, record_key
+from ringmq_node.storage.messages.unwritten import (
+    ALL_RECORDS,
+    UnwrittenBlocks,
+    record_key,
+)
 from ringmq_node.storage.messages.writing import MessagesJob, MessagesPiece, PendingRecord
 
 
@@ -31,6 +35,8 @@ class Appender:
         self._file: DataFile | None = None
         # By `record_key`, in the order of the files.
         self._pending: dict[int, PendingRecord] = {}
+        # What these will write.
+        self._pending_bytes = 0
         self._jobs_taken = 0
         self._jobs_committed = 0
         self.holes = 0
@@ -44,6 +50,7 @@ class Appender:
         self._pending[record_key(file.number, location.ordinal)] = PendingRecord(
             file, location.ordinal, location.offset, length, message_id, block
         )
+        self._pending_bytes += length
         file.records += 1
         file.end += length
         file.add(location.ordinal, length)
@@ -57,20 +64,50 @@ class Appender:
         pending = self._pending.get(key)
         if pending is not None and pending.block is not None:
             pending.block = None
+            self._pending_bytes -= pending.length - RECORD_HEADER_BYTES
             pending.file.hole_bytes += pending.length - RECORD_HEADER_BYTES
             self.holes += 1
 
-    def take(self, directory: Path, *, persistent: bool) -> MessagesJob | None:
-        """All records since the last job; None if there are none."""
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    def reach(self, bytes_max: int) -> int:
+        """The key of the last record that `take` with this limit takes; `ALL_RECORDS` if it takes
+        all. Records that become holes before that only make room for more."""
+        if self._pending_bytes <= bytes_max:
+            return ALL_RECORDS
+        return self._first(bytes_max)[-1]
+
+    def _first(self, bytes_max: int) -> list[int]:
+        """The oldest pending records that have at most so many bytes; one at least."""
+        keys: list[int] = []
+        size_bytes = 0
+        for key, record in self._pending.items():
+            size_bytes += _written_bytes(record)
+            if keys and size_bytes > bytes_max:
+                break
+            keys.append(key)
+        return keys
+
+    def take(
+        self, directory: Path, *, persistent: bool, bytes_max: int | None
+    ) -> MessagesJob | None:
+        """The records since the last job, the oldest first, of at most so many bytes but one at
+        least; None if there are none."""
         if not self._pending:
             return None
         job = MessagesJob(directory, persistent, self._jobs_taken, first=self._jobs_taken == 0)
         self._jobs_taken += 1
-        for record in self._pending.values():
+        if bytes_max is None or self._pending_bytes <= bytes_max:
+            records, self._pending = [*self._pending.values()], {}
+        else:
+            records = [self._pending.pop(key) for key in self._first(bytes_max)]
+        for record in records:
+            self._pending_bytes -= _written_bytes(record)
             if not job.pieces or job.pieces[-1].file is not record.file:
                 job.pieces.append(MessagesPiece(record.file, record.offset, record.file.written))
             job.pieces[-1].records.append(record)
-        self._pending = {}
         return job
 
     def committed(self, job: MessagesJob) -> None:
@@ -114,3 +151,9 @@ class Appender:
         for key, record in self._pending.items():
             count = record.file.counts.get(record.ordinal)
             assert (count > 0) == (record.block is not None) == (key in unwritten), key
+        assert self._pending_bytes == sum(map(_written_bytes, self._pending.values()))
+
+
+def _written_bytes(record: PendingRecord) -> int:
+    """Of a hole only the header is written."""
+    return RECORD_HEADER_BYTES if record.block is None else record.length

@@ -214,9 +214,19 @@ class MessageStore:
         if it isn't written yet. From any thread. Raises as `read` does."""
         return self._reader.check_record(location)
 
-    def take(self) -> MessagesJob | None:
-        """All records that were put since the last job, for `write`; None if there are none."""
-        return self._appender.take(self.directory, persistent=self.persistent)
+    @property
+    def has_pending(self) -> bool:
+        """Whether there is anything for the next job."""
+        return self._appender.has_pending
+
+    def reach(self, bytes_max: int) -> int:
+        """The key of the last record that is in `take`'s job then, or in one before."""
+        return self._appender.reach(bytes_max)
+
+    def take(self, bytes_max: int | None = None) -> MessagesJob | None:
+        """The records that were put since the last job, for `write`, in their order: all, or those
+        of at most so many bytes, but one at least. None if there are none."""
+        return self._appender.take(self.directory, persistent=self.persistent, bytes_max=bytes_max)
 
     def committed(self, job: MessagesJob) -> None:
         """`job` has been written: its records are durable."""

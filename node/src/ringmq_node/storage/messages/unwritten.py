@@ -6,9 +6,14 @@ from ringmq_node.queue.block import Block
 from ringmq_node.storage.format.records import RECORD_HEADER_BYTES
 from ringmq_node.storage.format.references import RecordLocation
 
+# Before the key of every record, and behind.
+NO_RECORD = -1
+ALL_RECORDS = 1 << 64
+
 
 def record_key(file: int, ordinal: int) -> int:
-    """One number for a record, by which blocks in memory are found."""
+    """One number for a record, by which blocks in memory are found. It grows from one that is put
+    to the next."""
     return file << 32 | ordinal
 
 

@@ -27,6 +27,7 @@ from ringmq_node.storage.format.records import (
 )
 from ringmq_node.storage.format.references import RecordLocation, Reference
 from ringmq_node.storage.limits import Written
+from ringmq_node.storage.messages import NO_RECORD, key_of
 from ringmq_node.storage.queue.elision import Elision, Gathered
 from ringmq_node.storage.queue.entries import IndexEntry, LoggedJournal, QueueFile
 from ringmq_node.storage.queue.journal import JournalWriter, Piece
@@ -78,7 +79,10 @@ class QueueLog:
         self._unsynced: list[IndexEntry] = []
         self._elision = Elision()
         # What this queue has of `Counters.gathered_bytes`.
-        self._gathered_bytes = 0
+        self.gathered_bytes = 0
+        # The key of the last record of the message store that gathered records refer to, or
+        # `NO_RECORD`. No round may write them before that one.
+        self.needs = NO_RECORD
 
     @property
     def file(self) -> QueueFile:
@@ -117,14 +121,19 @@ class QueueLog:
 
     def gathered(self, size_bytes: int) -> None:
         """So many bytes more wait for the next round."""
-        self._gathered_bytes += size_bytes
+        self.gathered_bytes += size_bytes
         self._shared.counters.gathered_bytes += size_bytes
 
     def drop_gathered(self) -> int:
         """They wait no more; returns how many they were."""
-        size_bytes, self._gathered_bytes = self._gathered_bytes, 0
+        size_bytes, self.gathered_bytes = self.gathered_bytes, 0
         self._shared.counters.gathered_bytes -= size_bytes
         return size_bytes
+
+    def take_needs(self) -> int:
+        """`needs` of what was taken; what comes next needs nothing yet."""
+        needs, self.needs = self.needs, NO_RECORD
+        return needs
 
     # -- records
 
@@ -242,6 +251,8 @@ class QueueLog:
                 self._written.stored_bytes += part.size_bytes
                 own_bytes += part.body_bytes()
             parts.append((place, kept))
+            # A fan-out's is older than others that wait here.
+            self.needs = max(self.needs, key_of(place))
             start = stop
         return parts, own_bytes
 

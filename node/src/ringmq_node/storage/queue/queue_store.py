@@ -54,7 +54,7 @@ _FOLDABLE_MIN = 4096
 
 @dataclass(slots=True, eq=False)
 class CommitJob:
-    """One queue's part of a sync round."""
+    """One queue's part of a sync round, or a share that waits for one."""
 
     queue: QueueStore
     pieces: list[Piece]
@@ -69,8 +69,12 @@ class CommitJob:
     installs: int
     # Appended since the round before. Fewer are written if publishes among them were elided.
     size_bytes: int
-    # Set if the queue has no folder yet: it is made before the pieces are written.
+    # Set if the queue has no folder yet, which is made before.
     unmade: NewFolder | None
+    # The last record of the message store that `pieces` refer to (see `QueueLog.needs`).
+    needs: int
+    # How many shares of the queue these are (see `gathering`).
+    shares: int = 1
 
 
 class QueueStore:
@@ -88,8 +92,7 @@ class QueueStore:
     ) -> None:
         """`unmade`: the queue has no folder yet; the first round that it takes part in makes it."""
         self.queue = queue
-        # False for a transient queue: nothing of it is left after a restart.
-        self.durable = durable
+        self.durable = durable  # False for a transient queue: nothing is left after a restart.
         self.directory = directory
         self.state: ReplicatedState = found.state
         # Ops up to here are synced.
@@ -110,7 +113,7 @@ class QueueStore:
         self.written = Written()
         self._host = host
         self.closed = False
-        self._unmade = unmade
+        self.unmade = unmade
         # Rounds that this queue took part in, begun and done. The ops appended up to now are
         # durable when `_commits` has reached `_gate()`.
         self._takes = self._commits = 0
@@ -130,7 +133,7 @@ class QueueStore:
         current = [] if found.current is None else [found.current.file]
         start = self._checkpoint(found.next_generation, current, found.cuts)
         self.bodies.cuts = start.cuts
-        self._log = QueueLog(directory, host, self.written, start, found.current, durable=durable)
+        self.log = QueueLog(directory, host, self.written, start, found.current, durable=durable)
 
     # -- what the ring asks for
 
@@ -157,7 +160,7 @@ class QueueStore:
         """The ops from here on are of `epoch`."""
         self._check_writable()
         self.state.begin_epoch(epoch)
-        self._log.append_epoch(self.state.last_number + 1, epoch)
+        self.log.append_epoch(self.state.last_number + 1, epoch)
         self._appended()
 
     def append(self, number: int, op: Op, payload: bytes) -> list[Range]:
@@ -176,11 +179,11 @@ class QueueStore:
         if isinstance(op, Publish):
             bodies.next_position = state.next_position
             self.pager.published(op.block.count)
-            self._add(self._log.append_publish(number, state.epoch, op, payload))
+            self._add(self.log.append_publish(number, state.epoch, op, payload))
         else:
-            self._log.append_op(number, state.epoch, payload)
+            self.log.append_op(number, state.epoch, payload)
             if isinstance(op, Remove):
-                self._log.removed(len(op.ranges))
+                self.log.removed(len(op.ranges))
                 self.pager.acknowledged(numbers_in(gone))
                 bodies.forget(gone)
             elif isinstance(op, Requeue) and op.ranges:
@@ -253,17 +256,17 @@ class QueueStore:
         if changes is None or not changes.are_current(state, keep_below):
             changes = BodyChanges(self.bodies, state, keep_below, durable=self.durable)
             changes.compute()
-        generation = self._log.file.number + 1
+        generation = self.log.file.number + 1
         self.state = state
         self.damaged = False
         self.durable_number = 0
         self._installs += 1
         cuts = checkpoint.add_cut(self.bodies.cuts, Cut(generation, keep_below))
-        start = self._checkpoint(generation, self._log.files(), cuts)
+        start = self._checkpoint(generation, self.log.files(), cuts)
         start = replace(start, packed=packed or start.packed)
         # Before the bodies change: files that the new state leaves empty get a gate, and may be
         # deleted only when this journal, which begins with the state, is durable.
-        self._log.rotate(start)
+        self.log.rotate(start)
         self.ahead.forget()
         self.pager.forget()
         changes.apply()
@@ -283,7 +286,7 @@ class QueueStore:
             part = block.slice(start, start + last - first + 1)
             self.bodies.before_adding(first, last)
             follows = self.state.last_number
-            self._add(self._log.append_fill(follows, first, part, transient=transient))
+            self._add(self.log.append_fill(follows, first, part, transient=transient))
             self.missing.remove(first, last)
             self._fills += 1
             self._appended(part.size_bytes)
@@ -301,7 +304,7 @@ class QueueStore:
         # Before the releases are taken: an elided body is released here, not by the round as well.
         self._elide()
         self._takes += 1
-        pieces, entries = self._log.take()
+        pieces, entries = self.log.take()
         return CommitJob(
             queue=self,
             pieces=pieces,
@@ -310,24 +313,21 @@ class QueueStore:
             last_number=self.state.last_number,
             fills=self._fills,
             installs=self._installs,
-            size_bytes=self.drop_gathered(),
-            unmade=self._unmade,
+            size_bytes=self.log.drop_gathered(),
+            unmade=self.unmade,
+            needs=self.log.take_needs(),
         )
-
-    def drop_gathered(self) -> int:
-        """From now on nothing waits for a round; returns how many bytes did."""
-        return self._log.drop_gathered()
 
     def committed(self, job: CommitJob) -> bool:
         """`job` is on disk. Returns whether that made an op or a fill durable."""
-        self._unmade = None
-        for sealed in self._log.committed(job.pieces):
+        self.unmade = None
+        for sealed in self.log.committed(job.pieces):
             self.flusher.sealed(sealed)
             self._host.mark_flushable(self)
         self.pager.durable(job.entries)
         # The removes of these bodies are in the job's pieces, or in a round before.
         self.bodies.releases.release(job.releases)
-        self._commits += 1
+        self._commits += job.shares
         if self.flusher.waits_for_a_round:
             self._host.mark_flushable(self)
         before = (self.durable_number, self._fills_durable)
@@ -345,7 +345,7 @@ class QueueStore:
         It has to be done, and `flushed` called, before the next one is planned.
         """
         job = self.flusher.plan(self._commits)
-        if self.flusher.waits_for_a_round and self._log.has_pending:
+        if self.flusher.waits_for_a_round and self.log.has_pending:
             # Nothing else may be appended to this queue for a long time, and no round would begin.
             self._host.mark_dirty(self)
         return job
@@ -368,7 +368,7 @@ class QueueStore:
     def seal_if_large(self) -> None:
         """The queue is idle: begins another journal if this one is large, so that it is flushed.
         The state at its beginning doesn't count: the next journal begins with it as well."""
-        if self._log.logged_bytes >= self._host.limits.idle_journal_bytes_min:
+        if self.log.logged_bytes >= self._host.limits.idle_journal_bytes_min:
             self.seal()
 
     def seal_for_memory(self) -> None:
@@ -379,14 +379,14 @@ class QueueStore:
         if not self.durable:
             if self.pager.awaiting_segment:
                 self._host.mark_flushable(self)
-        elif self._log.entries >= SEGMENT_POSITIONS:
+        elif self.log.entries >= SEGMENT_POSITIONS:
             self.seal()
 
     # -- what the scrub asks for
 
     def on_disk(self) -> list[QueueFile]:
         """Journals and segments; the last one is the current journal."""
-        return [*self.flusher.files(), *self._log.files()]
+        return [*self.flusher.files(), *self.log.files()]
 
     def seal(self) -> None:
         """Begins another journal, with the state as it is."""
@@ -399,10 +399,10 @@ class QueueStore:
     def end(self) -> bool:
         """Logs that all before was synced, so that damage to it is never taken for a torn tail.
         Returns whether there was anything to log."""
-        if not self._log.entries or not self.durable:
+        if not self.log.entries or not self.durable:
             return False
         state = self.state
-        self._log.append_end(state.last_number, state.epoch, state.next_position)
+        self.log.append_end(state.last_number, state.epoch, state.next_position)
         return True
 
     def close(self) -> None:
@@ -443,7 +443,7 @@ class QueueStore:
     def _appended(self, size_bytes: int = 0) -> None:
         """There is something for the next round; of a transient queue, only to be reported."""
         if self.durable:
-            self._log.gathered(size_bytes)
+            self.log.gathered(size_bytes)
         else:
             self.durable_number, self._fills_durable = self.state.last_number, self._fills
         self._host.mark_dirty(self)
@@ -463,7 +463,7 @@ class QueueStore:
 
     def _lost(self, entry: IndexEntry | None) -> None:
         """Bodies are missing from now on: those of `entry`, or some of a folded segment."""
-        if entry is not None and entry.location is None and entry.file is self._log.file:
+        if entry is not None and entry.location is None and entry.file is self.log.file:
             # The damaged record holds the op as well. After a restart the state would not be
             # known, so the next journal, which begins with the state, has to come at once.
             with suppress(StoreFailedError):
@@ -474,27 +474,27 @@ class QueueStore:
     def _elide(self) -> None:
         """The piece of the journal that has gathered is complete: publishes that have died in it
         are written without their bodies."""
-        places = self._log.elide(self.state.live)
+        places = self.log.elide(self.state.live)
         if places:
             self.bodies.releases.release_elided(places)
 
     def _seal_if_full(self) -> None:
-        if self._log.is_full:
+        if self.log.is_full:
             self._rotate()
 
     def _rotate(self) -> None:
         """The next journal begins with the state as it is now."""
         if not self.durable:
             # No journal is written. A flush gives the entries that were paged out their segments.
-            self._log.begin_count()
+            self.log.begin_count()
             self._host.mark_flushable(self)
             return
         self._elide()
-        start = self._checkpoint(self._log.file.number + 1, self._log.files(), self.bodies.cuts)
+        start = self._checkpoint(self.log.file.number + 1, self.log.files(), self.bodies.cuts)
         self.bodies.cuts = start.cuts
-        self._log.rotate(start)
+        self.log.rotate(start)
 
     def _gate(self) -> int:
         """The number of the round, of those that this queue takes part in, that makes durable all
         that has happened so far."""
-        return self._takes + self._log.has_pending
+        return self._takes + self.log.has_pending

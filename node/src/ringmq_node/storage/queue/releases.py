@@ -29,6 +29,10 @@ class Releases:
         taken, self._waiting = self._waiting, []
         return taken
 
+    def wait_again(self, places: list[RecordLocation]) -> None:
+        """What was taken for a round will not be in one."""
+        self._waiting = places + self._waiting
+
     def release(self, places: list[RecordLocation]) -> None:
         """The removes that made these bodies superfluous are durable."""
         if places:
