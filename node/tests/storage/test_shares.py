@@ -268,3 +268,20 @@ def test_rounds_are_bounded_and_fair_and_in_order_whatever_comes(
     again = open_store(disk.power_cut("nothing", random.Random(0)), NARROW)
     for name, expected in queues.durable.items():
         assert bodies(again.open_queue(name), bytes_max=1 << 20) == expected
+
+
+def test_a_journal_that_a_closed_share_has_filled_is_sealed_at_once() -> None:
+    """Nothing may come to the queue after that: the journal would wait for its flush."""
+    limits = replace(NARROW, round_bytes_max=20_000, journal_bytes_max=2_000)
+    store = open_store(SimulatedDisk(), limits)
+    queue = store.open_queue("q")
+
+    async def work() -> None:
+        publish(queue, b"x")
+        await store.sync()
+        publish(queue, bytes(1_000), bytes(1_000))
+        await store.sync()
+        assert not queue.log.has_pending
+        assert store.statistics().journals_sealed == 1
+
+    run_store(store, work)

@@ -392,7 +392,6 @@ class QueueStore:
         """Begins another journal, with the state as it is."""
         assert not self.closed, "its folder may be that of the next queue of this name"
         self._rotate()
-        self._host.mark_dirty(self)
 
     # -- the end
 
@@ -493,6 +492,8 @@ class QueueStore:
         start = self._checkpoint(self.log.file.number + 1, self.log.files(), self.bodies.cuts)
         self.bodies.cuts = start.cuts
         self.log.rotate(start)
+        # The op before may be in a share that is closed, and no other one may come for long.
+        self._host.mark_dirty(self)
 
     def _gate(self) -> int:
         """The number of the round, of those that this queue takes part in, that makes durable all
