@@ -285,3 +285,38 @@ def test_a_journal_that_a_closed_share_has_filled_is_sealed_at_once() -> None:
         assert store.statistics().journals_sealed == 1
 
     run_store(store, work)
+
+
+def test_a_queue_that_goes_on_waits_only_for_the_bodies_before_its_op() -> None:
+    """Each of its ops has a body, behind those of others that wait in the message store. Its share
+    is small, and would be closed only after very many of them."""
+    limits = replace(NARROW, embed_below=50, share_bytes_max=2_000_000)
+    store = open_store(SimulatedDisk(), limits)
+    busy, steady = store.open_queue("busy"), store.open_queue("steady")
+    # For each op of the second, when it was appended and when it was durable, in rounds.
+    begun: list[int] = []
+    waits: list[int] = []
+    ended = store.round_ended
+
+    def watched(jobs: list[CommitJob]) -> None:
+        ended(jobs)
+        rounds = store.statistics().rounds
+        waits.extend(rounds - at for at in begun[len(waits) : steady.durable_number])
+        if rounds < 200:
+            # As much as a round has room for: the bodies that wait become no fewer.
+            publish(busy, bytes(1_600))
+            publish(steady, bytes(60))
+            begun.append(rounds)
+
+    async def work() -> None:
+        for _ in range(10):
+            publish(busy, bytes(1_900))
+        await asyncio.sleep(0)
+        while store.statistics().rounds < 200:
+            await store.sync()
+        await store.sync()
+        assert len(waits) == len(begun) > 150
+        assert max(waits) < 40, "ten rounds for its body, and for the share before"
+
+    with patch.object(store, "round_ended", watched):
+        run_store(store, work)

@@ -17,7 +17,8 @@ So an op of a queue with little waits for the round on its way and for its own: 
 for all, a round takes all, as if there were no shares.
 
 **Bodies before records.** A share may refer to bodies that the message store has no room for in
-this round. It waits until they are in one (`reach`); shares without such bodies pass it.
+this round. It is closed, and waits until they are in one (`reach`); shares without such bodies pass
+it.
 
 **Marks** answer when all is durable that had been appended at a moment. Later ops don't put that
 off: a share that is open gets at most `share_bytes_max`.
@@ -153,7 +154,9 @@ class Gathering:
         return [_joined(jobs) for jobs in parts.values()]
 
     def _sorted(self, reach: int) -> tuple[list[QueueStore], list[QueueStore]]:
-        """Queues that have one share, which could go: those with little, then those with more."""
+        """Queues that have one share, which is open: those with little that could go, then those
+        with more. Among these are those that need a later body: what they append from now on may
+        need one that comes later still, and must not put off what waits."""
         limits = self._limits
         even_bytes = limits.round_bytes_max // limits.round_queues_max
         # One place is for a queue with more.
@@ -161,10 +164,12 @@ class Gathering:
         small: list[QueueStore] = []
         large: list[QueueStore] = []
         for queue in self._dirty:
-            if queue in self._closed or queue.log.needs > reach:
+            if queue in self._closed:
                 continue
-            if queue.log.gathered_bytes > even_bytes:
-                large.append(queue)
+            if queue.log.gathered_bytes > even_bytes or queue.log.needs > reach:
+                # To close one takes some time of the loop. The others are closed in later rounds.
+                if len(large) < limits.round_queues_max:
+                    large.append(queue)
                 continue
             small.append(queue)
             if len(small) == count_max:
