@@ -91,6 +91,28 @@ def test_while_there_is_room_a_round_takes_all() -> None:
     run_store(store, work)
 
 
+def test_a_fan_out_takes_one_round() -> None:
+    """Its bodies are written once, whatever the queues."""
+    store = open_store(SimulatedDisk(), LIMITS)
+    queues = [store.open_queue(f"q{number}") for number in range(100)]
+
+    async def work() -> None:
+        for queue in queues:
+            publish(queue, b"x")
+        await store.sync()
+        rounds = store.statistics().rounds
+        for number in range(9):
+            block = Block.of([bytes(64 * 1024)])
+            for queue in queues:
+                at = queue.state.next_position
+                op = Publish(at, block, message_id=number.to_bytes(16, "little"))
+                queue.append(queue.state.last_number + 1, op, ops.encode(op))
+        await store.sync()
+        assert store.statistics().rounds == rounds + 1
+
+    run_store(store, work)
+
+
 def test_queues_with_much_take_turns() -> None:
     """Each gets something as often as the others, and what each has goes in its order."""
     store = open_store(SimulatedDisk(), NARROW)

@@ -6,6 +6,9 @@ gathered much doesn't fill it at the cost of the others.
 **Shares.** What a queue has gathered is a share. One that has `share_bytes_max` is closed: it waits
 as it is, and the next op begins another one. A round takes whole shares, of a queue in their order.
 
+Bodies of a fan-out count once, for the queue that had them first: for the others only a reference
+is written.
+
 **Whose.** A queue's even part is the bytes of a round divided by its queues.
 
 1. Queues that have no more than that go with the round, whatever others have.
@@ -74,7 +77,7 @@ class Gathering:
         if queue not in self._dirty:
             self._dirty[queue] = self._mark
             self._pending[self._mark] = self._pending.get(self._mark, 0) + 1
-        if queue.log.gathered_bytes >= self._limits.share_bytes_max:
+        if queue.log.new_bytes >= self._limits.share_bytes_max:
             self._close(queue)
 
     def forget(self, queue: QueueStore) -> None:
@@ -125,7 +128,7 @@ class Gathering:
         limits, closed = self._limits, self._closed
         small, large = self._sorted(reach)
         parts = {queue: [self._take_open(queue)] for queue in small}
-        room = limits.round_bytes_max - sum(jobs[0].size_bytes for jobs in parts.values())
+        room = limits.round_bytes_max - sum(jobs[0].new_bytes for jobs in parts.values())
         for queue in large:
             self._close(queue)
         turns = deque(closed)
@@ -139,13 +142,13 @@ class Gathering:
                 continue
             job = self._take_closed(shares.popleft())
             parts.setdefault(queue, []).append(job)
-            room -= job.size_bytes
+            room -= job.new_bytes
             if shares:
                 turns.append(queue)
             elif room > 0 and queue in self._dirty and queue.log.needs <= reach:
                 job = self._take_open(queue)
                 parts[queue].append(job)
-                room -= job.size_bytes
+                room -= job.new_bytes
         for queue in parts:
             left = closed.pop(queue, None)
             if left:
@@ -166,7 +169,7 @@ class Gathering:
         for queue in self._dirty:
             if queue in self._closed:
                 continue
-            if queue.log.gathered_bytes > even_bytes or queue.log.needs > reach:
+            if queue.log.new_bytes > even_bytes or queue.log.needs > reach:
                 # To close one takes some time of the loop. The others are closed in later rounds.
                 if len(large) < limits.round_queues_max:
                     large.append(queue)
@@ -230,5 +233,6 @@ def _joined(jobs: Sequence[CommitJob]) -> CommitJob:
         entries=[entry for job in jobs for entry in job.entries],
         releases=[place for job in jobs for place in job.releases],
         size_bytes=sum(job.size_bytes for job in jobs),
+        new_bytes=sum(job.new_bytes for job in jobs),
         shares=len(jobs),
     )

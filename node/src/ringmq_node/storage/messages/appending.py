@@ -36,7 +36,7 @@ class Appender:
         # By `record_key`, in the order of the files.
         self._pending: dict[int, PendingRecord] = {}
         # What these will write.
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         self._jobs_taken = 0
         self._jobs_committed = 0
         self.holes = 0
@@ -50,7 +50,7 @@ class Appender:
         self._pending[record_key(file.number, location.ordinal)] = PendingRecord(
             file, location.ordinal, location.offset, length, message_id, block
         )
-        self._pending_bytes += length
+        self.pending_bytes += length
         file.records += 1
         file.end += length
         file.add(location.ordinal, length)
@@ -64,7 +64,7 @@ class Appender:
         pending = self._pending.get(key)
         if pending is not None and pending.block is not None:
             pending.block = None
-            self._pending_bytes -= pending.length - RECORD_HEADER_BYTES
+            self.pending_bytes -= pending.length - RECORD_HEADER_BYTES
             pending.file.hole_bytes += pending.length - RECORD_HEADER_BYTES
             self.holes += 1
 
@@ -75,7 +75,7 @@ class Appender:
     def reach(self, bytes_max: int) -> int:
         """The key of the last record that `take` with this limit takes; `ALL_RECORDS` if it takes
         all. Records that become holes before that only make room for more."""
-        if self._pending_bytes <= bytes_max:
+        if self.pending_bytes <= bytes_max:
             return ALL_RECORDS
         return self._first(bytes_max)[-1]
 
@@ -99,12 +99,12 @@ class Appender:
             return None
         job = MessagesJob(directory, persistent, self._jobs_taken, first=self._jobs_taken == 0)
         self._jobs_taken += 1
-        if bytes_max is None or self._pending_bytes <= bytes_max:
+        if bytes_max is None or self.pending_bytes <= bytes_max:
             records, self._pending = [*self._pending.values()], {}
         else:
             records = [self._pending.pop(key) for key in self._first(bytes_max)]
         for record in records:
-            self._pending_bytes -= _written_bytes(record)
+            self.pending_bytes -= _written_bytes(record)
             if not job.pieces or job.pieces[-1].file is not record.file:
                 job.pieces.append(MessagesPiece(record.file, record.offset, record.file.written))
             job.pieces[-1].records.append(record)
@@ -151,7 +151,7 @@ class Appender:
         for key, record in self._pending.items():
             count = record.file.counts.get(record.ordinal)
             assert (count > 0) == (record.block is not None) == (key in unwritten), key
-        assert self._pending_bytes == sum(map(_written_bytes, self._pending.values()))
+        assert self.pending_bytes == sum(map(_written_bytes, self._pending.values()))
 
 
 def _written_bytes(record: PendingRecord) -> int:

@@ -219,6 +219,11 @@ class MessageStore:
         """Whether there is anything for the next job."""
         return self._appender.has_pending
 
+    @property
+    def pending_bytes(self) -> int:
+        """What is to be written; `put` adds to it unless the record is known."""
+        return self._appender.pending_bytes
+
     def reach(self, bytes_max: int) -> int:
         """The key of the last record that is in `take`'s job then, or in one before."""
         return self._appender.reach(bytes_max)

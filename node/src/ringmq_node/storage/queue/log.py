@@ -80,6 +80,10 @@ class QueueLog:
         self._elision = Elision()
         # What this queue has of `Counters.gathered_bytes`.
         self.gathered_bytes = 0
+        # Of these, without bodies that another queue had put into the message store before: what a
+        # round has to write for it. And such bodies of the op that comes next.
+        self.new_bytes = 0
+        self._known_bytes = 0
         # The key of the last record of the message store that gathered records refer to, or
         # `NO_RECORD`. No round may write them before that one.
         self.needs = NO_RECORD
@@ -122,11 +126,14 @@ class QueueLog:
     def gathered(self, size_bytes: int) -> None:
         """So many bytes more wait for the next round."""
         self.gathered_bytes += size_bytes
+        known, self._known_bytes = self._known_bytes, 0
+        self.new_bytes += size_bytes - known
         self._shared.counters.gathered_bytes += size_bytes
 
     def drop_gathered(self) -> int:
         """They wait no more; returns how many they were."""
         size_bytes, self.gathered_bytes = self.gathered_bytes, 0
+        self.new_bytes = 0
         self._shared.counters.gathered_bytes -= size_bytes
         return size_bytes
 
@@ -246,7 +253,10 @@ class QueueLog:
                 number = int.from_bytes(message_id, "little") + start
                 part_id = (number & ((1 << 128) - 1)).to_bytes(16, "little")
             part = block.slice(start, stop)
+            pending_bytes = store.pending_bytes
             place, kept = store.put(part, part_id)
+            if store.pending_bytes == pending_bytes:
+                self._known_bytes += part.body_bytes()
             if kept is part:
                 self._written.stored_bytes += part.size_bytes
                 own_bytes += part.body_bytes()

@@ -69,6 +69,8 @@ class CommitJob:
     installs: int
     # Appended since the round before. Fewer are written if publishes among them were elided.
     size_bytes: int
+    # Of these, without bodies that the message store had before (see `QueueLog.new_bytes`).
+    new_bytes: int
     # Set if the queue has no folder yet, which is made before.
     unmade: NewFolder | None
     # The last record of the message store that `pieces` refer to (see `QueueLog.needs`).
@@ -313,6 +315,8 @@ class QueueStore:
             last_number=self.state.last_number,
             fills=self._fills,
             installs=self._installs,
+            # Dropped with all that has gathered, so it comes first.
+            new_bytes=self.log.new_bytes,
             size_bytes=self.log.drop_gathered(),
             unmade=self.unmade,
             needs=self.log.take_needs(),
