@@ -31,7 +31,7 @@ No I/O, and no loop: the group commit asks, and carries out.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -213,6 +213,18 @@ class Gathering:
         self._pending[mark] -= 1
         if not self._pending[mark]:
             del self._pending[mark]
+
+    def check(self) -> None:
+        """Asserts the invariants, which hold between any two calls."""
+        limits, counters = self._limits, self._counters
+        closed = [share for shares in self._closed.values() for share in shares]
+        assert all(self._closed.values()), "a queue without a share has no turn"
+        assert all(queue.log.new_bytes < limits.share_bytes_max for queue in self._dirty)
+        assert counters.gathered_bytes == sum(queue.log.gathered_bytes for queue in self._dirty)
+        assert counters.closed_bytes == sum(share.job.size_bytes for share in closed)
+        marks = [*self._dirty.values(), *(share.mark for share in closed), *self._taken]
+        assert self._pending == Counter(marks)
+        assert [*self._pending] == sorted(self._pending)
 
 
 def _joined(jobs: Sequence[CommitJob]) -> CommitJob:

@@ -194,6 +194,7 @@ class Engine:
     def settle(self) -> None:
         """Until all is durable, flushed, and read."""
         self.hand.settle()
+        assert self.store.counters.unsynced_bytes == 0
         for queue in self.queues.values():
             assert queue.store.durable_number == queue.store.state.last_number
             assert queue.store.fills_durable
@@ -407,6 +408,7 @@ class Engine:
         for transient in (False, True):
             self.store.messages(transient=transient).check()
         check_references(self.store, [queue.store for queue in self.queues.values()])
+        self.store._commit._gathering.check()
         held = sum(q.store.bodies.index.memory_bytes for q in self.queues.values())
         assert self.store.counters.queue_memory_bytes == held
 

@@ -31,6 +31,7 @@ LIMITS = st.builds(
     journal_entries_max=st.sampled_from([20, 200]),
     journal_bytes_max=st.sampled_from([1_500, 20_000]),
     flush_piece_bytes_max=st.sampled_from([300, 1 << 20]),
+    round_queues_max=st.sampled_from([1, 2, 200]),
     round_bytes_max=st.sampled_from([300, 4 << 20]),
     share_bytes_max=st.sampled_from([100, 1 << 20]),
     sync_threads=st.sampled_from([1, 3]),
