@@ -413,8 +413,8 @@ class Store:
             self._background.mark_flushable(queue)
 
     async def wait_room(self) -> None:
-        # For one round, not until there is room: ops of the ring may fill all of it again and
-        # again, and the caller would never get its turn.
+        # For what is unsynced now, not until there is room: ops of the ring may fill all of it
+        # again and again, and the caller would never get its turn.
         if self._commit.waits_above(self.limits.unsynced_bytes_max // 2):
             await self._commit.sync()
 

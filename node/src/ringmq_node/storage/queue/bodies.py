@@ -49,7 +49,7 @@ class Bodies:
     ) -> None:
         """Takes over what recovery has found.
 
-        `gate()` returns the number of the sync round that makes all that has happened so far
+        `gate()` returns the number of the share that makes all that has happened so far
         durable. `on_emptied(file)` is called when an entry has left that file, and
         `on_lost(entry)` when live bodies turn out to be lost: those of `entry`, or, with None,
         those of a segment whose headers are damaged.

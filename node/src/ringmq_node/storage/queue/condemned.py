@@ -24,7 +24,7 @@ class Condemned:
     # The positions that were live in it.
     positions: RangeSet
     cuts: tuple[Cut, ...]
-    # The round that makes the death durable. Before it a power cut brings the messages back.
+    # The share that makes the death durable. Before it a power cut brings the messages back.
     gate: int
     # Bytes behind this offset belong to other messages, which may be at the same positions.
     end: int

@@ -5,7 +5,7 @@ Messages that are acknowledged before their piece is planned are not written.
 
 Invariant: a file is deleted only when no living entry is in it, and the remove that made it so is
 durable. Otherwise a power cut takes back the remove, and the body is gone. *Gates* keep this: a
-gate is the number of sync rounds that the queue has to have been part of.
+gate is the number of shares of the queue (see `gathering`) that have to be durable.
 
 A body that can't be read just now is left where it is, and its journal with it, until `flush_again`
 or until its messages have died. The rest of that journal, and those behind it, are flushed.
@@ -82,7 +82,7 @@ class Flusher:
         *,
         durable: bool,
     ) -> None:
-        """`gate()` returns the number of the round that makes all that has happened so far
+        """`gate()` returns the number of the share that makes all that has happened so far
         durable. `sealed` are the journals that a start has found."""
         self._directory = directory
         self._limits = shared.limits
@@ -187,7 +187,7 @@ class Flusher:
         return True
 
     def plan(self, commits: int) -> FlushJob | None:
-        """The next bounded step, or None if there is nothing to do. `commits` rounds are over.
+        """The next bounded step, or None if there is nothing to do. `commits` shares are durable.
 
         The step has to be done, and `flushed` called, before the next one is planned.
         """

@@ -23,4 +23,4 @@ class QueueHost(PagerHost, ReadAheadHost, Protocol[Q_contra]):
         """The queue has a sealed journal to flush, or a segment to delete."""
 
     async def wait_room(self) -> None:
-        """Waits for a round if many bytes aren't durable."""
+        """Waits for what isn't durable if that is many bytes."""

@@ -67,7 +67,7 @@ class CommitJob:
     last_number: int
     fills: int
     installs: int
-    # Appended since the round before. Fewer are written if publishes among them were elided.
+    # Appended since the share before. Fewer are written if publishes among them were elided.
     size_bytes: int
     # Of these, without bodies that the message store had before (see `QueueLog.new_bytes`).
     new_bytes: int
@@ -116,8 +116,8 @@ class QueueStore:
         self._host = host
         self.closed = False
         self.unmade = unmade
-        # Rounds that this queue took part in, begun and done. The ops appended up to now are
-        # durable when `_commits` has reached `_gate()`.
+        # Shares of what this queue has gathered (see `gathering`), closed and durable. The ops
+        # appended up to now are durable when `_commits` has reached `_gate()`.
         self._takes = self._commits = 0
         self.flusher = Flusher(
             directory,
@@ -295,7 +295,7 @@ class QueueStore:
         self._seal_if_full()
 
     async def wait_room(self) -> None:
-        """Waits for a round if many bytes aren't durable yet. A replica that fetches much more
+        """Waits for what isn't durable yet if that is many bytes. A replica that fetches much more
         than it appends calls this in between. Raises `StoreFailedError`."""
         await self._host.wait_room()
 
@@ -500,6 +500,6 @@ class QueueStore:
         self._host.mark_dirty(self)
 
     def _gate(self) -> int:
-        """The number of the round, of those that this queue takes part in, that makes durable all
-        that has happened so far."""
+        """The number of the share, of those of this queue, that makes durable all that has happened
+        so far."""
         return self._takes + self.log.has_pending
