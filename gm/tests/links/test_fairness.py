@@ -187,6 +187,32 @@ def test_a_heartbeat_or_a_small_op_waits_behind_64_kib_at_most(
     run(main())
 
 
+def test_a_small_op_goes_though_other_rings_have_used_up_the_window() -> None:
+    """And no credit comes: the other node's disk has too much to write."""
+
+    async def main() -> None:
+        options = GroupOptions(window_bytes=300_000)
+        kernel = Kernel()
+        session = await opened(kernel, options)
+        for number in range(1, 9):
+            session.put(OpFrame("busy", 1, 0, 0, 1, number, False, (), tagged(number, 100_000)))
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        taken = len(kernel.taken)
+        assert taken < options.window_bytes + AHEAD_BYTES_MAX
+        for number in range(100, 140):
+            body = tagged(number, SMALL_BYTES_MAX)
+            session.put(OpFrame(f"quiet {number}", 1, 0, 0, 1, 1, False, (), body))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert all(b"<%d>" % number in kernel.taken for number in range(100, 140))
+        assert len(kernel.taken) - taken < 41 * (SMALL_BYTES_MAX + 200)
+        assert session.outbox.waiting_bytes("busy") > 300_000
+
+    run(main())
+
+
 def test_large_bodies_go_on_while_small_ones_always_wait() -> None:
     """And a frame as large as a message, though control frames go before it in each."""
 

@@ -11,8 +11,9 @@ session, the newest of its newest life, and drops the frames that an older sessi
 Otherwise an op of the old session could arrive behind the handshake of the new one, and be taken
 twice.
 
-Bounds. Bodies are sent while less than `window_bytes` are not yet credited; control and
-heartbeats always go (only the newest of each kind and ring waits). The receiver gives credit once
+Bounds. Bodies are sent while less than `window_bytes` are not yet credited, and small ones of each
+ring a little beyond that (window.py); control and heartbeats always go (only the newest of each
+kind and ring waits). The receiver gives credit once
 its cores have taken the frames, a quarter of a window at a time, and with each heartbeat; none
 while its application asks so (`Group.hold_credit`). With credit and heartbeats comes the
 application's notice to its neighbours, one byte (`Group.set_notice`). A receiver holds one message,

@@ -53,6 +53,7 @@ from ringmq_gm.core.frames import (
     Submit,
     encode,
 )
+from ringmq_gm.links.window import LinkWindow
 from ringmq_gm.links.wire import LAST_PART, PART, WHOLE, frames_message
 
 # A ring whose first waiting body has at most this is served before the rings with large ones. What
@@ -281,9 +282,12 @@ class LinkOutbox:
 
     # --- out ---
 
-    def take(self, *, bodies: bool, more_bytes: int = 0) -> bytes | None:
+    def take(
+        self, *, bodies: bool, more_bytes: int = 0, window: LinkWindow | None = None
+    ) -> bytes | None:
         """The next message; None if no frame may go. Without `bodies`, only frames go that have no
-        body before them. `more_bytes`: so much larger may the message be; 0 unless `is_large`."""
+        body before them, and small bodies that `window` has a reserve for. `more_bytes`: so much
+        larger may the message be; 0 unless `is_large`."""
         self._room_bytes = self._message_bytes + more_bytes
         if self._few and (bodies or not self._few_bodies):
             pieces = self._encoded_few()
@@ -306,6 +310,8 @@ class LinkOutbox:
             else:
                 # Else large bodies would wait for as long as there is always something that passes.
                 self._large_is_due = not small or self._small_bytes >= SMALL_BYTES_TURN
+        elif window is not None:
+            self._take_reserved(pieces, size, window)
         if pieces:
             return frames_message(WHOLE, pieces)
         return self._take_large() if bodies else None
@@ -362,6 +368,20 @@ class LinkOutbox:
                 break
             self._place(ring, lane)
         return size - before
+
+    def _take_reserved(self, pieces: list[bytes], size: int, window: LinkWindow) -> None:
+        """Adds small bodies of rings that have room in the reserve, until the message is full."""
+        for ring in [*self._small]:
+            if size >= self._message_bytes or not window.has_reserve:
+                break
+            lane = self._small[ring]
+            room = min(window.room_of(ring), self._message_bytes - size)
+            taken = self._take_turn(lane, pieces, room)
+            if taken:
+                window.lend(ring, taken)
+                size += taken
+                del self._small[ring]
+                self._place(ring, lane)
 
     def _take_heavy(self, pieces: list[bytes], size: int) -> int:
         """Adds large bodies of each ring in turn, until the message is full; returns the bytes

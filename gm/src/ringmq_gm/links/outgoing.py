@@ -14,6 +14,7 @@ from ringmq_gm.core.frames import Frame, Gone, Pong, ViewTold
 from ringmq_gm.links import wire
 from ringmq_gm.links.link import METHOD, LinkError, LinkOwner
 from ringmq_gm.links.outbox import BODIES, LinkOutbox
+from ringmq_gm.links.window import LinkWindow
 from ringmq_gm.options import GroupOptions
 from ringmq_wire import (
     CallClosedError,
@@ -191,8 +192,9 @@ class _OutgoingSession(CallHandler):
     """One stream to a node: its handshake, then frames there and credit back, to its end.
 
     What is put goes out in the loop's next turn (`_pump`), together: as messages of up to
-    `message_bytes`, while the stream takes them and, for bodies, the window is open. While only
-    large bodies wait, a message may have `LARGE_BYTES_MORE` more, if the kernel takes it at once.
+    `message_bytes`, while the stream takes them and, for bodies, the window is open. While it
+    isn't, each ring may send a little (`LinkWindow`). While only large bodies wait, a message may
+    have `LARGE_BYTES_MORE` more, if the kernel takes it at once.
 
     A small frame waits behind two messages at most: one that the kernel hasn't taken, and one of
     large bodies that has its turn first (outbox.py). That is less than 64 KiB. The kernel may have
@@ -219,8 +221,7 @@ class _OutgoingSession(CallHandler):
         self._beat_due = False
         # Something was written since the last beat.
         self._wrote = False
-        self._sent_bytes = 0
-        self._credited_bytes = 0
+        self._window = LinkWindow(options.window_bytes)
         # The moment since which bodies wait, moved on each time that a whole window was taken; and
         # how many bytes were credited then.
         self._progress_at = self._loop.time()
@@ -271,7 +272,7 @@ class _OutgoingSession(CallHandler):
 
     def _progress(self) -> None:
         self._progress_at = self._loop.time()
-        self._progress_bytes = self._credited_bytes
+        self._progress_bytes = self._window.credited_bytes
 
     def break_off(self, reason: str) -> None:
         if not self._ended.done():
@@ -317,7 +318,7 @@ class _OutgoingSession(CallHandler):
                 data = self._next_message(call)
                 if data is None:
                     break
-                self._sent_bytes += len(data)
+                self._window.sent(len(data))
                 self._wrote = True
                 if not corked and self.outbox:
                     # Else the other end is woken for each message, takes and syncs it alone.
@@ -329,11 +330,11 @@ class _OutgoingSession(CallHandler):
                 call.cork(False)
 
     def _next_message(self, call: WireCall) -> bytes | None:
-        window_open = self._sent_bytes - self._credited_bytes < self._options.window_bytes
-        more_bytes = 0
-        if window_open and self.outbox.is_large:
+        window, more_bytes = self._window, 0
+        is_open = window.is_open
+        if is_open and self.outbox.is_large:
             more_bytes = min(call.taken_at_once(), LARGE_BYTES_MORE)
-        data = self.outbox.take(bodies=window_open, more_bytes=more_bytes)
+        data = self.outbox.take(bodies=is_open, more_bytes=more_bytes, window=window)
         if data is None and self._beat_due:
             data = wire.HEARTBEAT
         self._beat_due = False
@@ -365,8 +366,8 @@ class _OutgoingSession(CallHandler):
             self.break_off(repr(error))
             return
         self._owner.noticed(self._node, notice)
-        if credited > self._credited_bytes:
-            self._credited_bytes = credited
+        if credited > self._window.credited_bytes:
+            self._window.credited(credited)
             if credited - self._progress_bytes >= self._options.window_bytes:
                 self._progress()
             self._pump_soon()
