@@ -62,8 +62,7 @@ class CommitJob:
     entries: list[IndexEntry]
     # Bodies in the message store that nobody refers to once this is durable.
     releases: list[RecordLocation]
-    # The queue as it is when the job is taken: its last op, and how many fills and installs it has
-    # had.
+    # The queue as the job is taken: its last op, and how many fills and installs it has had.
     last_number: int
     fills: int
     installs: int
@@ -97,13 +96,11 @@ class QueueStore:
         self.durable = durable  # False for a transient queue: nothing is left after a restart.
         self.directory = directory
         self.state: ReplicatedState = found.state
-        # Ops up to here are synced.
-        self.durable_number = found.state.last_number
+        self.durable_number = found.state.last_number  # Ops up to here are synced.
         # Ops were lost on disk and the state is a guess; until the next `install`.
         self.damaged = found.damaged
         self.torn_bytes = found.torn_bytes
-        # This replica may lack confirmed messages; see `Store.mark_whole`.
-        self.partial = False
+        self.partial = False  # It may lack confirmed messages; see `Store.mark_whole`.
         # Called on the loop when somebody has found bodies of live messages damaged. They are
         # `missing` from then on. The reader who has found them is still in the middle of its work.
         self.on_lost: Callable[[], None] = lambda: None
@@ -129,8 +126,7 @@ class QueueStore:
             self.written,
             durable=durable,
         )
-        self._fills = self._fills_durable = 0
-        self._installs = 0
+        self._fills = self._fills_durable = self._installs = 0
         # A queue that a start has found gets another journal, on disk with the first append.
         current = [] if found.current is None else [found.current.file]
         start = self._checkpoint(found.next_generation, current, found.cuts)
@@ -500,6 +496,5 @@ class QueueStore:
         self._host.mark_dirty(self)
 
     def _gate(self) -> int:
-        """The number of the share, of those of this queue, that makes durable all that has happened
-        so far."""
+        """The number of this queue's share that makes durable all that has happened so far."""
         return self._takes + self.log.has_pending
