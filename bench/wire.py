@@ -28,6 +28,7 @@ from rich.table import Table
 from bench.measure import BenchError
 from bench.procs import parse_stat
 from bench.stats import percentile
+from ringmq_node.resources import allocator
 from ringmq_wire import OK, CallHandler, WireCall, WireChannel, WireServer
 
 METHOD = "/bench.Wire/Echo"
@@ -258,6 +259,8 @@ def one_run(client: str, server: str, point: EchoPoint) -> EchoRun:
 
 
 def child(words: Sequence[str]) -> None:
+    # As a node does. Else the kernel clears new pages for each large message: half of the time.
+    allocator.keep_buffers()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if words[0] == "serve":
             runner.run(serve(words[1]))
