@@ -108,6 +108,7 @@ class Node:
         self.store = Store.open(ROOT, cluster_id="c", node="n", disk=self.disk, limits=self.limits)
         self.crowded = False
         self.store.on_crowded = self.note_crowded
+        self.store.on_failed = lambda error: None
         self.store.on_durable = lambda queue: self.lives[queue.queue].promise()
         self.lives = {f"q{at}": Life(self.store.open_queue(f"q{at}")) for at in range(8)}
         self.calls: list[tuple[asyncio.Task[None], list[tuple[Life, int]]]] = []
@@ -240,6 +241,8 @@ class Node:
         for life in self.lives.values():
             if life.queue.durable_number:
                 life.promise()
+        for call, _ in self.calls:
+            call.cancel()
         self.running.cancel()
         self.hand.turn()
         self.hand.drop()
@@ -269,6 +272,9 @@ class Node:
         """All that waits is written, in whatever share it is."""
         self.store.close()
         self.hand.loop.run_until_complete(self.running)
+        self.hand.turn()
+        self.check_calls()
+        assert not self.calls
         left = self.disk.power_cut("nothing", self.rng)
         again = Store.open(ROOT, cluster_id="c", node="n", disk=left, limits=self.limits)
         for name, life in self.lives.items():

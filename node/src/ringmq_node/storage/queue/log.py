@@ -131,7 +131,7 @@ class QueueLog:
         self._shared.counters.gathered_bytes += size_bytes
 
     def drop_gathered(self) -> int:
-        """They wait no more; returns how many they were."""
+        """They wait no more, nor do `new_bytes`; returns how many they were."""
         size_bytes, self.gathered_bytes = self.gathered_bytes, 0
         self.new_bytes = 0
         self._shared.counters.gathered_bytes -= size_bytes
