@@ -11,6 +11,19 @@ HEADER_BYTES = 12
 ACKNOWLEDGEMENT_BYTES = 20
 
 
+def sizes_at_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Will have the size of each file, as it is before the ring removes them."""
+    sizes: list[int] = []
+    remove = RawRing.remove
+
+    def look_first(peer: RawRing, queues: Sequence[str]) -> None:
+        sizes.extend(path.stat().st_size for path in folder.iterdir())
+        remove(peer, queues)
+
+    monkeypatch.setattr(RawRing, "remove", look_first)
+    return sizes
+
+
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize(
@@ -26,14 +39,7 @@ ACKNOWLEDGEMENT_BYTES = 20
 def test_all_is_in_each_file_once_it_is_confirmed(
     point: Point, frames: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
-    remove = RawRing.remove
-
-    def look_first(peer: RawRing, queues: Sequence[str]) -> None:
-        sizes.extend(path.stat().st_size for path in (tmp_path / "ring").iterdir())
-        remove(peer, queues)
-
-    monkeypatch.setattr(RawRing, "remove", look_first)
+    sizes = sizes_at_the_end(tmp_path / "ring", monkeypatch)
     peer = RawRing(tmp_path / "ring")
     try:
         measured = measure(peer, point, 1)
@@ -50,14 +56,7 @@ def test_all_is_in_each_file_once_it_is_confirmed(
 def test_a_consumer_has_all_and_its_acknowledgements_are_in_each_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
-    remove = RawRing.remove
-
-    def look_first(peer: RawRing, queues: Sequence[str]) -> None:
-        sizes.extend(path.stat().st_size for path in (tmp_path / "ring").iterdir())
-        remove(peer, queues)
-
-    monkeypatch.setattr(RawRing, "remove", look_first)
+    sizes = sizes_at_the_end(tmp_path / "ring", monkeypatch)
     point = Point(count=5_000, size_bytes=1000, window=1000, consumed=True)
     peer = RawRing(tmp_path / "ring")
     try:

@@ -11,6 +11,7 @@ from typing import Any
 from ringmq_node.config import NodeConfig
 from ringmq_node.node import Node, make_node
 from ringmq_node.replica.replica import Replica
+from ringmq_wire import WireChannel
 
 
 async def lone_node(folder: Path, **settings: Any) -> Node:
@@ -26,6 +27,19 @@ async def lone_node(folder: Path, **settings: Any) -> Node:
             **settings,
         )
     )
+
+
+@asynccontextmanager
+async def called_node(folder: Path, **settings: Any) -> AsyncIterator[tuple[Node, WireChannel]]:
+    """`lone_node`, serving, and a channel to its port."""
+    node = await lone_node(folder, **settings)
+    await node.start()
+    channel = WireChannel(node.address)
+    try:
+        yield node, channel
+    finally:
+        await channel.close()
+        await node.stop()
 
 
 @asynccontextmanager

@@ -6,11 +6,14 @@ import struct
 
 import pytest
 from wirepair import (
+    MESSAGE,
     REQUEST,
+    U32,
     End,
     block,
     client_ready,
     goaway_code,
+    raw,
     read_frames,
     request,
     reset_code,
@@ -25,14 +28,8 @@ from ringmq_wire.options import WireOptions
 from ringmq_wire.outflow import Outflow
 from ringmq_wire.streams import WireStream
 
-U32 = struct.Struct(">L").pack
 MANY = CONTROL_WAITING_MAX + 1_000
 RESPONSE = ((b":status", b"200"), (b"content-type", b"application/grpc"))
-MESSAGE = b"\0\0\0\0\1x"
-
-
-def raw(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    return frames.frame(kind, flags, stream_id, payload)
 
 
 def with_header(name: bytes, value: bytes) -> bytes:

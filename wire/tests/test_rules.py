@@ -10,10 +10,13 @@ import struct
 
 import pytest
 from wirepair import (
+    MESSAGE,
     REQUEST,
+    U32,
     End,
     block,
     goaway_code,
+    raw,
     read_frames,
     request,
     reset_code,
@@ -25,13 +28,7 @@ from ringmq_wire.codes import ErrorCode
 from ringmq_wire.compression import Headers
 from ringmq_wire.options import FRAME_BYTES_MAX
 
-U32 = struct.Struct(">L").pack
-MESSAGE = b"\0\0\0\0\1x"
 END = frames.END_STREAM | frames.END_HEADERS
-
-
-def raw(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    return frames.frame(kind, flags, stream_id, payload)
 
 
 def with_field(field: bytes) -> bytes:

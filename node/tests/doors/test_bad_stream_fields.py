@@ -18,7 +18,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from loops import run
-from node.tests.nodes import lone_node
+from node.tests.nodes import called_node
 
 import ringmq
 from ringmq.v1 import broker_pb2 as broker
@@ -195,26 +195,23 @@ def _judged(bad: Bad, reason: str, named: str, message: str) -> str:
 
 def test_what_cannot_be_on_a_stream_is_refused_by_name(tmp_path: Path) -> None:
     async def main() -> None:
-        node = await lone_node(tmp_path, message_bytes_max=16_000)
-        await node.start()
-        channel = WireChannel(node.address)
         found: dict[str, str] = {}
         asked: set[str] = set()
-        try:
-            async with ringmq.connect(node.address) as client, asyncio.timeout(60):
-                await client.declare_queue("q")
-                await client.topology.declare_exchange("x", ringmq.ExchangeType.FANOUT)
-                await client.topology.bind("x", "q")
-                for opening, good in CASES:
-                    for bad in bad_requests(good):
-                        to = "open.queue" if opening is PUBLISH else ""
-                        if not {bad.place, f"{to}: {bad.place}"} & ANYTHING:
-                            asked.add(bad.place)
-                            if told := await outcome(channel, opening, bad):
-                                found[f"{to}: {bad.place}"] = told
-        finally:
-            await channel.close()
-            await node.stop()
+        async with (
+            called_node(tmp_path, message_bytes_max=16_000) as (node, channel),
+            ringmq.connect(node.address) as client,
+            asyncio.timeout(60),
+        ):
+            await client.declare_queue("q")
+            await client.topology.declare_exchange("x", ringmq.ExchangeType.FANOUT)
+            await client.topology.bind("x", "q")
+            for opening, good in CASES:
+                for bad in bad_requests(good):
+                    to = "open.queue" if opening is PUBLISH else ""
+                    if not {bad.place, f"{to}: {bad.place}"} & ANYTHING:
+                        asked.add(bad.place)
+                        if told := await outcome(channel, opening, bad):
+                            found[f"{to}: {bad.place}"] = told
         assert found == {}, "\n".join(f"{k}: {v}" for k, v in found.items())
         assert len(asked) > 30, asked
 
@@ -238,41 +235,32 @@ def test_flags_that_do_not_go_together(tmp_path: Path, opening: Any, field: str)
     kind: Any = broker.PublishRequest if is_publish else broker.ConsumeRequest
 
     async def main() -> None:
-        node = await lone_node(tmp_path)
-        await node.start()
-        channel = WireChannel(node.address)
-        try:
+        async with called_node(tmp_path) as (node, channel):
             async with ringmq.connect(node.address) as client:
                 await client.declare_queue("q")
             bad = Bad(field, (field,), kind(open=opening))
             assert await outcome(channel, None, bad) == ""
-        finally:
-            await channel.close()
-            await node.stop()
 
     run(main())
 
 
 def test_a_field_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
-        node = await lone_node(tmp_path)
-        await node.start()
-        channel = WireChannel(node.address)
         taken: list[str] = []
-        try:
-            async with ringmq.connect(node.address) as client, asyncio.timeout(60):
-                await client.declare_queue("q")
-                await client.topology.declare_exchange("x", ringmq.ExchangeType.FANOUT)
-                for opening, good in CASES:
-                    kind: Any = type(good)
-                    # Field 1007: a number.
-                    request = kind.FromString(good.SerializeToString() + b"\xf8\x3e\x01")
-                    told = await outcome(channel, opening, Bad("", ("",), request))
-                    if told:
-                        taken.append(f"{good}: {told}")
-        finally:
-            await channel.close()
-            await node.stop()
+        async with (
+            called_node(tmp_path) as (node, channel),
+            ringmq.connect(node.address) as client,
+            asyncio.timeout(60),
+        ):
+            await client.declare_queue("q")
+            await client.topology.declare_exchange("x", ringmq.ExchangeType.FANOUT)
+            for opening, good in CASES:
+                kind: Any = type(good)
+                # Field 1007: a number.
+                request = kind.FromString(good.SerializeToString() + b"\xf8\x3e\x01")
+                told = await outcome(channel, opening, Bad("", ("",), request))
+                if told:
+                    taken.append(f"{good}: {told}")
         assert taken == []
 
     run(main())

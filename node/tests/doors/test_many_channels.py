@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from loops import run
 from node.tests.broker.test_slow_disk import SlowDisk
-from node.tests.nodes import lone_node
+from node.tests.nodes import called_node
 from waiting import until
 
 import ringmq
@@ -102,20 +102,16 @@ def test_many_channels_of_a_connection_share_the_nodes_budget(
         assert (node.budget.held_bytes, node.budget.waiting) == (0, 0)
 
     async def main() -> None:
-        node = await lone_node(
-            tmp_path,
-            publish_bytes_max=PUBLISH_BYTES_MAX,
-            unsynced_bytes_max=UNSYNCED_BYTES_MAX,
-        )
-        await node.start()
-        channel = WireChannel(node.address)
-        try:
-            async with asyncio.timeout(60):
-                await story(node, channel)
-        finally:
-            disk.folder = None
-            await channel.close()
-            await node.stop()
+        limits = {
+            "publish_bytes_max": PUBLISH_BYTES_MAX,
+            "unsynced_bytes_max": UNSYNCED_BYTES_MAX,
+        }
+        async with called_node(tmp_path, **limits) as called:
+            try:
+                async with asyncio.timeout(60):
+                    await story(*called)
+            finally:
+                disk.folder = None
 
     run(main())
 
@@ -191,14 +187,10 @@ def test_what_channels_hold_for_a_queue_that_takes_nothing_leaves_room_for_other
         assert (node.budget.held_bytes, node.budget.waiting) == (0, 0)
 
     async def main() -> None:
-        node = await lone_node(tmp_path, publish_bytes_max=PUBLISH_BYTES_MAX)
-        await node.start()
-        channel = WireChannel(node.address)
-        try:
-            async with asyncio.timeout(60):
-                await story(node, channel)
-        finally:
-            await channel.close()
-            await node.stop()
+        async with (
+            called_node(tmp_path, publish_bytes_max=PUBLISH_BYTES_MAX) as called,
+            asyncio.timeout(60),
+        ):
+            await story(*called)
 
     run(main())

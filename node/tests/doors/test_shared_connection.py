@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from loops import run
-from node.tests.nodes import lone_node, running_nodes
+from node.tests.nodes import called_node, running_nodes
 from waiting import until
 
 import ringmq
@@ -79,15 +79,8 @@ def test_confirms_of_a_hundred_streams_go_out_in_one_write(tmp_path: Path) -> No
             stream.cancel()
 
     async def main() -> None:
-        node = await lone_node(tmp_path)
-        await node.start()
-        channel = WireChannel(node.address)
-        try:
-            async with asyncio.timeout(60):
-                await story(node, channel)
-        finally:
-            await channel.close()
-            await node.stop()
+        async with called_node(tmp_path) as called, asyncio.timeout(60):
+            await story(*called)
 
     run(main())
 

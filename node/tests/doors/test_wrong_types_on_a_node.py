@@ -19,7 +19,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from loops import run
 from node.tests.doors.test_bad_fields import METHODS
 from node.tests.doors.wrong_types import Wrong, wrongs
-from node.tests.nodes import lone_node
+from node.tests.nodes import called_node
 from waiting import leeway
 
 import ringmq
@@ -156,30 +156,27 @@ class Bystanders:
 @asynccontextmanager
 async def scene(folder: Path) -> AsyncIterator[tuple[WireChannel, ringmq.Client, Bystanders]]:
     # Bystanders send no heartbeats, and may have no turn for seconds.
-    node = await lone_node(folder, heartbeat_s=60.0)
-    await node.start()
-    channel = WireChannel(node.address)
-    try:
-        async with ringmq.connect(node.address) as client, asyncio.timeout(leeway(60)):
-            for queue in ("q", "held", "beside"):
-                await client.declare_queue(queue)
-            await client.topology.declare_exchange("x", ringmq.ExchangeType.FANOUT)
-            await client.topology.bind("x", "q")
-            async with client.publisher("held") as publisher:
-                await publisher.publish(b"held")
-            bystanders = await Bystanders.on(channel)
-            try:
-                yield channel, client, bystanders
-                await bystanders.pass_one()
-            finally:
-                bystanders.leave()
-            # Nothing half done: nothing is published, and nothing settled.
-            assert (await client.queue("q")).messages_ready == 0
-            held = await client.queue("held")
-            assert held.messages_ready + held.messages_unacknowledged == 1
-    finally:
-        await channel.close()
-        await node.stop()
+    async with (
+        called_node(folder, heartbeat_s=60.0) as (node, channel),
+        ringmq.connect(node.address) as client,
+        asyncio.timeout(leeway(60)),
+    ):
+        for queue in ("q", "held", "beside"):
+            await client.declare_queue(queue)
+        await client.topology.declare_exchange("x", ringmq.ExchangeType.FANOUT)
+        await client.topology.bind("x", "q")
+        async with client.publisher("held") as publisher:
+            await publisher.publish(b"held")
+        bystanders = await Bystanders.on(channel)
+        try:
+            yield channel, client, bystanders
+            await bystanders.pass_one()
+        finally:
+            bystanders.leave()
+        # Nothing half done: nothing is published, and nothing settled.
+        assert (await client.queue("q")).messages_ready == 0
+        held = await client.queue("held")
+        assert held.messages_ready + held.messages_unacknowledged == 1
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

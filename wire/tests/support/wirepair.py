@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 
 from ringmq_wire import frames
@@ -28,6 +29,11 @@ REQUEST: Headers = (
     (b"te", b"trailers"),
     (b"content-type", b"application/grpc"),
 )
+
+
+# One message, as DATA carries it: not compressed, a byte.
+MESSAGE = b"\0\0\0\0\1x"
+U32 = struct.Struct(">L").pack
 
 
 class End:
@@ -185,3 +191,8 @@ def reset_code(data: bytes, stream_id: int) -> ErrorCode | None:
         if kind == frames.RST_STREAM and on == stream_id:
             return ErrorCode(int.from_bytes(payload, "big"))
     return None
+
+
+def raw(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """A frame with whatever it says, right or wrong."""
+    return frames.frame(kind, flags, stream_id, payload)

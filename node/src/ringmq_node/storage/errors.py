@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class StoreError(Exception):
@@ -57,6 +58,15 @@ class CorruptError(StoreError):
 
 class ReadError(StoreError):
     """A file could not be read just now. It may be whole, so nothing in it is given up."""
+
+    @classmethod
+    def of(cls, path: Path, error: OSError) -> ReadError:
+        """To be raised from `error`, which `is_of_one_queue` looks at."""
+        return cls(f"{path}: can't be read: {error}")
+
+
+class DirectoryClosedError(OSError):
+    """The data directory was closed under a call of its disk. No file is to blame."""
 
 
 class StoreFailedError(StoreError):
@@ -125,13 +135,6 @@ def is_shortage(failure: StoreError) -> bool:
     )
 
 
-def is_closed(error: BaseException) -> bool:
-    """Whether the data directory had been closed, as `FileDisk` says it. No file is to blame."""
-    return any(
-        isinstance(cause, OSError) and cause.errno == errno.EBADF for cause in _with_causes(error)
-    )
-
-
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
     while cause is not None:
@@ -146,4 +149,6 @@ def is_of_one_queue(error: StoreError) -> bool:
     (`shortage`). A quarantine would wait for somebody who starts the node again. A directory that
     was closed under its reader says nothing of the queue.
     """
-    return isinstance(error, ReadError) and not is_shortage(error) and not is_closed(error)
+    if not isinstance(error, ReadError) or is_shortage(error):
+        return False
+    return not any(isinstance(cause, DirectoryClosedError) for cause in _with_causes(error))

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ringmq_node.storage.errors import DirectoryClosedError
+
 HANDLES_MAX = 512
 IOV_MAX = 1024
 
@@ -194,7 +196,7 @@ class FileDisk:
 
     def _check(self, path: Path) -> None:
         if self._refuses:
-            raise OSError(errno.EBADF, "the data directory was closed", str(path))
+            raise DirectoryClosedError(errno.EBADF, "the data directory was closed", str(path))
 
     def _acquire(self, path: Path, *, create: bool) -> _Handle:
         with self._lock:

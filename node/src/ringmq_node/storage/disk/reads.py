@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ringmq_node.storage.disk.disk import Disk
-from ringmq_node.storage.errors import ReadError, is_closed
+from ringmq_node.storage.errors import DirectoryClosedError, ReadError
 
 
 class ReadErrorDisk:
@@ -24,18 +24,18 @@ class ReadErrorDisk:
     def read(self, path: Path, offset: int, size: int) -> bytes:
         try:
             return self._disk.read(path, offset, size)
+        except DirectoryClosedError:
+            raise
         except OSError as error:
-            if is_closed(error):
-                raise
-            raise ReadError(f"{path}: can't be read: {error}") from error
+            raise ReadError.of(path, error) from error
 
     def list(self, path: Path) -> dict[str, int]:
         try:
             return self._disk.list(path)
+        except DirectoryClosedError:
+            raise
         except OSError as error:
-            if is_closed(error):
-                raise
-            raise ReadError(f"{path}: can't be listed: {error}") from error
+            raise ReadError.of(path, error) from error
 
     # -- as they are
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ringmq_node.storage.disk.disk import Disk
-from ringmq_node.storage.errors import CorruptionReport, UnsupportedFormatError
+from ringmq_node.storage.errors import CorruptionReport, ReadError, UnsupportedFormatError
 from ringmq_node.storage.format.formats import MESSAGE_FILE
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
@@ -51,7 +51,7 @@ class Copier:
         except OSError as error:
             # It only reads. The file may be whole: its records stay where they are, and readers
             # try anew each time. What was copied before this is written, as it has places by now.
-            job.unread = f"{self._path}: can't be read: {error}"
+            job.unread = str(ReadError.of(self._path, error))
             job.stuck = job.ended = True
         if target.offset > max(start, FILE_HEADER.size):
             self._disk.write(job.directory / data_name(target.number), start, self._buffers)

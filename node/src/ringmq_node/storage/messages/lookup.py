@@ -121,7 +121,7 @@ class RecordReader:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise ReadError(f"{path}: can't be read: {error}") from error
+            raise ReadError.of(path, error) from error
         # Compaction may have removed the file between the two reads, or since. Bytes that were read
         # before are those of the record all the same: files are never changed, nor numbers reused.
         header, payload, what = parse_payload(marker or marker_of_record(data), offset, data)

@@ -115,7 +115,7 @@ def read_record(disk: Disk, entry: IndexEntry) -> Block:
     except FileNotFoundError as error:
         raise _corrupt(entry, "file is not there") from error
     except OSError as error:
-        raise ReadError(f"{file.path}: can't be read: {error}") from error
+        raise ReadError.of(file.path, error) from error
     return _parse_record(entry, data)
 
 

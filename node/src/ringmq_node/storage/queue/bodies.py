@@ -357,7 +357,7 @@ class Bodies:
                 self._shared.disk, delta.segment, self.live, self.missing, self.cuts
             )
         except OSError as error:
-            raise ReadError(f"{delta.segment.path}: can't be read: {error}") from error
+            raise ReadError.of(delta.segment.path, error) from error
         self.unfold_with(delta, found, reports)
 
     def unfold_with(

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.model.info import QueueStorage
@@ -33,14 +34,13 @@ from ringmq_node.storage.format import checkpoint
 from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.format.packing import PackedParts
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
-from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import Written
 from ringmq_node.storage.queue.bodies import Bodies
 from ringmq_node.storage.queue.changes import BodyChanges, computed_in_pieces
 from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 from ringmq_node.storage.queue.flush import Flusher, FlushJob
 from ringmq_node.storage.queue.host import QueueHost
-from ringmq_node.storage.queue.journal import Piece
+from ringmq_node.storage.queue.job import Job
 from ringmq_node.storage.queue.log import QueueLog
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.read_ahead import ReadAhead
@@ -50,32 +50,6 @@ from ringmq_node.storage.queue.statistics import collect
 
 # With fewer entries in memory a flush for memory's sake is not worth its syncs.
 _FOLDABLE_MIN = 4096
-
-
-@dataclass(slots=True, eq=False)
-class CommitJob:
-    """One queue's part of a sync round, or a share that waits for one."""
-
-    queue: QueueStore
-    pieces: list[Piece]
-    # Entries whose records are in `pieces`, and will be in the journal when the round ends.
-    entries: list[IndexEntry]
-    # Bodies in the message store that nobody refers to once this is durable.
-    releases: list[RecordLocation]
-    # The queue as the job is taken: its last op, and how many fills and installs it has had.
-    last_number: int
-    fills: int
-    installs: int
-    # Appended since the share before. Fewer are written if publishes among them were elided.
-    size_bytes: int
-    # Of these, without bodies that the message store had before (see `QueueLog.new_bytes`).
-    new_bytes: int
-    # Set if the queue has no folder yet, which is made before.
-    unmade: NewFolder | None
-    # The last record of the message store that `pieces` refer to (see `QueueLog.needs`).
-    needs: int
-    # How many shares of the queue these are (see `gathering`).
-    shares: int = 1
 
 
 class QueueStore:
@@ -93,14 +67,17 @@ class QueueStore:
     ) -> None:
         """`unmade`: the queue has no folder yet; the first round that it takes part in makes it."""
         self.queue = queue
-        self.durable = durable  # False for a transient queue: nothing is left after a restart.
+        # False for a transient queue: nothing of it is left after a restart.
+        self.durable = durable
         self.directory = directory
         self.state: ReplicatedState = found.state
-        self.durable_number = found.state.last_number  # Ops up to here are synced.
+        # Ops up to here are synced.
+        self.durable_number = found.state.last_number
         # Ops were lost on disk and the state is a guess; until the next `install`.
         self.damaged = found.damaged
         self.torn_bytes = found.torn_bytes
-        self.partial = False  # It may lack confirmed messages; see `Store.mark_whole`.
+        # This replica may lack confirmed messages; see `Store.mark_whole`.
+        self.partial = False
         # Called on the loop when somebody has found bodies of live messages damaged. They are
         # `missing` from then on. The reader who has found them is still in the middle of its work.
         self.on_lost: Callable[[], None] = lambda: None
@@ -126,7 +103,8 @@ class QueueStore:
             self.written,
             durable=durable,
         )
-        self._fills = self._fills_durable = self._installs = 0
+        self._fills = self._fills_durable = 0
+        self._installs = 0
         # A queue that a start has found gets another journal, on disk with the first append.
         current = [] if found.current is None else [found.current.file]
         start = self._checkpoint(found.next_generation, current, found.cuts)
@@ -303,7 +281,7 @@ class QueueStore:
         self._elide()
         self._takes += 1
         pieces, entries = self.log.take()
-        return CommitJob(
+        return Job(
             queue=self,
             pieces=pieces,
             entries=entries,
@@ -498,3 +476,6 @@ class QueueStore:
     def _gate(self) -> int:
         """The number of this queue's share that makes durable all that has happened so far."""
         return self._takes + self.log.has_pending
+
+
+CommitJob: TypeAlias = Job[QueueStore]
