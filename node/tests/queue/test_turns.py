@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from node.tests.queue.ring_of_one import Scene
 
-from ringmq_node.queue.consumers import NotAloneError
+from ringmq_node.queue.consumers import NotAloneError, Subscription
 from ringmq_node.queue.effects import (
     EndReason,
     MulticastOp,
@@ -39,6 +39,24 @@ def test_idle_consumers_cost_a_delivery_nothing(monkeypatch: pytest.MonkeyPatch)
     scene.do(scene.master.settle(5, acked=[(4, 4)]))
     assert scene.take() == [(5, 2010)]
     assert asked == 1
+
+
+def test_a_consumer_that_is_opened_looks_at_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands open theirs together after a failover. Each looked at all before it."""
+    scene = Scene()
+    for consumer in range(1, 2001):
+        scene.open(consumer)
+    looks = 0
+
+    def counted(one: Subscription) -> bool:
+        nonlocal looks
+        looks += 1
+        return not (one.terms.pulls or one.cancelled)
+
+    monkeypatch.setattr(Subscription, "counts", property(counted))
+    scene.open(9999)
+    # By the check before the consumer is there, and once more as it is opened.
+    assert 0 < looks <= 4
 
 
 def test_a_consumer_whose_bytes_do_not_suffice_waits_for_a_smaller_message() -> None:
