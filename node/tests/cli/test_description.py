@@ -1,12 +1,13 @@
-"""What `cluster status --json` says of a node."""
+"""What `cluster status --json` says of a node, and `policy list` of its rules."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ringmq import ClusterStatus
+from ringmq import ClusterStatus, QueueRules
 from ringmq.v1 import admin_pb2 as admin
 from ringmq_node.cli.cluster.description import status_json
+from ringmq_node.cli.rules import rules_text
 from ringmq_node.model.names import join_name
 
 
@@ -25,3 +26,9 @@ def test_what_is_kept_of_a_queue_is_named_by_its_vhost_and_its_name() -> None:
         ("/", "plain", "2"),
         ("shop", "orders", "3"),
     ]
+
+
+def test_an_empty_rule_is_not_shown_as_nothing() -> None:
+    """Dead letters go to the default exchange."""
+    rules = QueueRules(dead_letter_exchange="", max_length=5)
+    assert sorted(rules_text(rules).split(", ")) == ['dead_letter_exchange ""', "max_length 5"]

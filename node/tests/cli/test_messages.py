@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -145,6 +146,22 @@ def test_values_that_json_has_not_are_printed_as_texts(run: Run, cluster: LocalC
     assert row["properties"] == {"format": "amqp-1.0", "foreign_base64": "/w=="}
     assert_documented(row["properties"])
     run("queue", "delete", "foreign")
+
+
+def test_a_publish_that_fails_tells_how_many_are_confirmed(
+    run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """A full queue takes the first ones of a batch. Who publishes again has to know of them."""
+    run("queue", "declare", "full", "--max-length", 5, "--overflow", "reject-publish")
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{number}\n" for number in range(8)))
+    assert invoke(["publish", "full", "--file", str(lines), "--json"]) == 1
+    said = capsysbinary.readouterr()
+    report = json.loads(said.out)
+    assert (report["published"], report["confirmed"]) == (8, 5)
+    assert said.err.startswith(b"ringmq: queue 'full' is full")
+    assert [row["body"] for row in run("consume", "full")] == [str(number) for number in range(5)]
+    run("queue", "delete", "full")
 
 
 def test_a_publish_that_an_alarm_holds_ends_with_its_time_and_the_truth(

@@ -61,13 +61,18 @@ def emit_report(facts: Mapping[str, object], *, as_json: bool) -> None:
         emit_facts(facts)
 
 
+# What is shown of an empty text among others in one line.
+QUOTED_NOTHING = '""'
+
+
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, Mapping):
-        return "  ".join(f"{name} {_text(each)}" for name, each in value.items())
+        # An empty one is a value too, such as the name of the default exchange.
+        return "  ".join(f"{name} {_text(each) or QUOTED_NOTHING}" for name, each in value.items())
     return str(value)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ringmq import Overflow, QueueRules
+from ringmq_node.cli.output import QUOTED_NOTHING
 from ringmq_node.model.rules import DECLARED_ONLY, OFFERED
 
 
@@ -85,4 +86,4 @@ def rules_json(rules: QueueRules) -> dict[str, Any]:
 
 
 def rules_text(rules: QueueRules) -> str:
-    return ", ".join(f"{name} {value}" for name, value in rules.facts().items())
+    return ", ".join(f"{name} {value or QUOTED_NOTHING}" for name, value in rules.facts().items())

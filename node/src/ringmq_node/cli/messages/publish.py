@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from ringmq import BlockReason, Client, Properties, Publisher
+from ringmq import BlockReason, Client, Properties, Publisher, RingMQError
+from ringmq_base.ranges import numbers_in
 from ringmq_node.cli.load.bodies import filler
 from ringmq_node.cli.messages.lines import read_lines
 from ringmq_node.cli.messages.properties import property_options
@@ -61,12 +62,18 @@ class _Sending:
             shown = bar.add_task(f"publish {publisher.target}", total=total, note="")
 
             async def one(bodies: list[bytes]) -> None:
+                failed: tuple[tuple[int, int], ...] = ((0, len(bodies) - 1),)
                 try:
                     await publisher.publish_batch(bodies, **self._attributes)
+                    failed = ()
+                except RingMQError as error:
+                    # A full queue takes the first ones.
+                    failed = error.failed or failed
+                    raise
                 finally:
                     places.release()
-                self.confirmed += len(bodies)
-                bar.update(shown, completed=self.confirmed)
+                    self.confirmed += len(bodies) - numbers_in(failed)
+                    bar.update(shown, completed=self.confirmed)
 
             try:
                 async with asyncio.TaskGroup() as group:
