@@ -12,6 +12,7 @@ from ringmq_wire.codes import OK, Code, Metadata, RpcStatus
 from ringmq_wire.errors import CallClosedError, RpcError, SendQueueFullError
 from ringmq_wire.handler import CallHandler
 from ringmq_wire.options import WireOptions
+from ringmq_wire.parts import Message, message_of
 from ringmq_wire.server import WireServer, streaming, unary
 from ringmq_wire.streaming import CallStream
 from ringmq_wire.transport import Accept, WireCall
@@ -23,6 +24,7 @@ __all__ = [
     "CallHandler",
     "CallStream",
     "Code",
+    "Message",
     "Metadata",
     "RpcError",
     "RpcStatus",
@@ -31,6 +33,7 @@ __all__ = [
     "WireChannel",
     "WireOptions",
     "WireServer",
+    "message_of",
     "streaming",
     "unary",
 ]

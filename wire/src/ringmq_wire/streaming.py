@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ringmq_wire.codes import Code, Metadata, RpcStatus
 from ringmq_wire.errors import RpcError
 from ringmq_wire.handler import CallHandler
+from ringmq_wire.parts import Message
 from ringmq_wire.transport import WireCall
 
 
@@ -70,7 +71,7 @@ class CallStream(CallHandler):
         self.call.consumed(sum(map(len, batch)) + 5 * len(batch))
         return batch
 
-    async def write(self, message: bytes) -> None:
+    async def write(self, message: Message) -> None:
         await self.write_batch((message,))
 
     @property
@@ -82,7 +83,7 @@ class CallStream(CallHandler):
         """As `write`, of a stream that `is_writable`."""
         self.call.send((message,))
 
-    async def write_batch(self, messages: Sequence[bytes]) -> None:
+    async def write_batch(self, messages: Sequence[Message]) -> None:
         """Returns once the next one may be written. Raises `RpcError` if the call has ended."""
         if self.status is not None:
             raise RpcError(self.status)

@@ -12,10 +12,8 @@ from typing import Any
 
 from ringmq_wire.codes import Code
 from ringmq_wire.frames import DATA, FRAME_HEADER, MESSAGE_PREFIX
+from ringmq_wire.parts import COPIED_BYTES_MAX, Message, Parts
 from ringmq_wire.reassembly import Reassembly
-
-# A message up to this size is copied to stand behind its prefix; a larger one stays as it is.
-COPIED_BYTES_MAX = 4096
 
 
 class WireStream:
@@ -119,7 +117,7 @@ class WireStream:
         # The application was told the end, or has made it.
         self.ended = False
 
-    def put(self, messages: Iterable[bytes]) -> None:
+    def put(self, messages: Iterable[Message]) -> None:
         """Queues these messages, each behind its prefix."""
         queue = self.queue
         pack = MESSAGE_PREFIX.pack
@@ -129,6 +127,9 @@ class WireStream:
             queued += size + 5
             if size <= COPIED_BYTES_MAX:
                 queue.append(pack(0, size) + message)
+            elif isinstance(message, Parts):
+                queue.append(pack(0, size))
+                queue += message.buffers
             else:
                 queue.append(pack(0, size))
                 queue.append(message)

@@ -35,6 +35,7 @@ from ringmq_wire.handler import ENDED, NOBODY, CallHandler
 from ringmq_wire.heads import RequestHead
 from ringmq_wire.inbound import SharedBudgets
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
+from ringmq_wire.parts import Message
 from ringmq_wire.streams import WireStream
 from ringmq_wire.tcp import TcpSocket
 
@@ -106,7 +107,7 @@ class WireCall:
         """Seconds to the deadline; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - self._link.now())
 
-    def send(self, messages: Sequence[bytes]) -> bool:
+    def send(self, messages: Sequence[Message]) -> bool:
         """Queues messages; False asks to pause until `resume_sending`."""
         link = self._link
         going_on = link.core.calls.send(self.stream, messages)
@@ -165,8 +166,7 @@ class WireCall:
         self._link.flush_soon()
 
     def let_go(self) -> None:
-        """The call has ended, and its handler was told, or knows. Events of this turn may still
-        name the stream."""
+        """The call has ended, and its handler knows. Events of this turn may name its stream."""
         self.stream.owner = ENDED
         self.handler = NOBODY
 
