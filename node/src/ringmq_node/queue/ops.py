@@ -300,13 +300,13 @@ def _attributes(payload: bytes, flags: int, at: int, end: int) -> tuple[bytes, i
     return message_id, expires_at_ms, priority
 
 
-def _publish_fields(payload: bytes) -> tuple[int, int, int, int, int, int]:
-    """The flags, where the attributes (the message id and so on) begin, where the outline ends, the
-    count, the position and the sequence."""
-    if len(payload) < PUBLISH_HEADER.size:
-        raise OpError(f"publish of {len(payload)} bytes is shorter than its header")
-    kind, flags, producer_size, count, position, sequence = PUBLISH_HEADER.unpack_from(payload)
-    id_at = PUBLISH_HEADER.size + producer_size
+def _publish_fields(payload: bytes, at: int = 0) -> tuple[int, int, int, int, int, int]:
+    """Of the publish that is `payload[at:]`: the flags, where the attributes (the message id and so
+    on) begin, where the outline ends, the count, the position and the sequence."""
+    if len(payload) < at + PUBLISH_HEADER.size:
+        raise OpError(f"publish of {len(payload) - at} bytes is shorter than its header")
+    kind, flags, producer_size, count, position, sequence = PUBLISH_HEADER.unpack_from(payload, at)
+    id_at = at + PUBLISH_HEADER.size + producer_size
     end = id_at
     if flags & ~FLAG_TRANSIENT:
         end += _attributes_bytes(flags)
@@ -317,7 +317,9 @@ def _publish_fields(payload: bytes) -> tuple[int, int, int, int, int, int]:
             f"publish with a producer id of {producer_size} bytes, {PRODUCER_ID_BYTES_MAX} is most"
         )
     if len(payload) < end:
-        raise OpError(f"publish of {len(payload)} bytes, whose header says at least {end}")
+        raise OpError(
+            f"publish of {len(payload) - at} bytes, whose header says at least {end - at}"
+        )
     if not count:
         raise OpError("publish of no messages")
     return flags, id_at, end, count, position, sequence
@@ -380,20 +382,33 @@ def _decode_of_readers(payload: bytes) -> NoteGone | ChangeLease:
     return NoteGone(*GONE_OP.unpack(payload)[4:])
 
 
+def block_in(data: bytes, at: int) -> Block | None:
+    """The block of the op that is `data[at:]`, not copied; None if it is no publish. Raises
+    `OpError`."""
+    if len(data) <= at or data[at] != PUBLISH:
+        return None
+    _, _, end, count, _, _ = _publish_fields(data, at)
+    return _block_at(data, end, count)
+
+
+def _block_at(data: bytes, at: int, count: int) -> Block:
+    try:
+        block = Block(data, at)
+    except BlockError as error:
+        raise OpError(str(error)) from error
+    if block.count != count:
+        raise OpError(f"publish says {count} messages, its block has {block.count}")
+    return block
+
+
 def _decode_publish(payload: bytes) -> Publish:
     flags, id_at, end, count, position, sequence = _publish_fields(payload)
     message_id, expires_at_ms, priority = b"", None, 0
     if id_at < end:
         message_id, expires_at_ms, priority = _attributes(payload, flags, id_at, end)
-    try:
-        block = Block(payload, end)
-    except BlockError as error:
-        raise OpError(str(error)) from error
-    if block.count != count:
-        raise OpError(f"publish says {count} messages, its block has {block.count}")
     return Publish(
         first_position=position,
-        block=block,
+        block=_block_at(payload, end, count),
         transient=bool(flags & FLAG_TRANSIENT),
         producer_id=payload[PUBLISH_HEADER.size : id_at],
         first_sequence=sequence,

@@ -175,16 +175,19 @@ def _seed(marker: int, offset: int) -> int:
     return marker ^ (offset & 0xFFFF_FFFF) ^ (offset >> 32)
 
 
-def parse_payload(marker: int, offset: int, data: bytes) -> tuple[Header | None, bytes, str]:
-    """Header and payload of the record that was read from `offset`, and its fault, or ""."""
+def parse_record(marker: int, offset: int, data: bytes) -> tuple[Header | None, str]:
+    """The header of the record that `data` is, read from `offset`, and its fault, or "". Without a
+    fault, its payload is all of `data` from `RECORD_HEADER_BYTES` on: a copy would be of 1 MiB."""
     header = parse_header(marker, offset, data)
     if header is None:
-        return None, b"", NO_HEADER
-    payload = data[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + header.length]
-    crc = crc32(payload)
-    if crc != header.payload_crc or len(payload) != header.length:
-        return header, payload, wrong_checksum(header, crc)
-    return header, payload, ""
+        return None, NO_HEADER
+    payload = memoryview(data)[RECORD_HEADER_BYTES:]
+    crc = crc32(payload[: header.length])
+    if crc != header.payload_crc or len(payload) < header.length:
+        return header, wrong_checksum(header, crc)
+    if len(payload) > header.length:
+        return header, f"is a record with {header.length} bytes of payload"
+    return header, ""
 
 
 def wrong_checksum(header: Header, crc: int) -> str:

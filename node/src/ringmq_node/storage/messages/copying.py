@@ -13,7 +13,7 @@ from ringmq_node.storage.format.records import (
     Header,
     RecordKind,
     file_header,
-    parse_payload,
+    parse_record,
     record_header,
 )
 from ringmq_node.storage.messages.data_file import (
@@ -37,7 +37,7 @@ class Copier:
         self._job = job
         self._path = job.directory / data_name(job.victim.number)
         self._window = GrowingWindow(partial(disk.read, self._path))
-        self._buffers: list[bytes] = []
+        self._buffers: list[bytes | memoryview] = []
 
     def run(self) -> None:
         job = self._job
@@ -88,10 +88,11 @@ class Copier:
         job, victim, target = self._job, self._job.victim, self._job.target
         length = RECORD_HEADER_BYTES + header.length
         what = "was released before it was written"
-        payload = b""
+        payload = memoryview(b"")
         if header.kind == RecordKind.MESSAGE:
             data = self._window.get(header.offset, length)
-            _, payload, what = parse_payload(victim.marker, header.offset, data)
+            _, what = parse_record(victim.marker, header.offset, data)
+            payload = memoryview(data)[RECORD_HEADER_BYTES:]
         if what:
             self._report(header.offset, length, what)
             job.moves.lost.append(victim.ordinal)

@@ -12,7 +12,7 @@ from ringmq_node.storage.format.records import (
     FILE_HEADER,
     RECORD_HEADER_BYTES,
     RecordKind,
-    parse_payload,
+    parse_record,
 )
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages.cache import BlockCache
@@ -124,16 +124,14 @@ class RecordReader:
             raise ReadError.of(path, error) from error
         # Compaction may have removed the file between the two reads, or since. Bytes that were read
         # before are those of the record all the same: files are never changed, nor numbers reused.
-        header, payload, what = parse_payload(marker or marker_of_record(data), offset, data)
+        header, what = parse_record(marker or marker_of_record(data), offset, data)
         if header is not None and header.kind == RecordKind.HOLE:
             what = "was released before it was written"
         elif header is not None and not what and header.kind != RecordKind.MESSAGE:
             what = f"is a record of kind {header.kind}"
-        elif not what and len(payload) + RECORD_HEADER_BYTES != length:
-            what = f"is a record with {len(payload)} bytes of payload"
         if not what:
             try:
-                return Block(payload)
+                return Block(data, RECORD_HEADER_BYTES)
             except BlockError as error:
                 what = str(error)
         raise CorruptError(CorruptionReport(str(path), offset, length, what))

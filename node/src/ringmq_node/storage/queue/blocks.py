@@ -15,7 +15,7 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
-from ringmq_node.storage.format.records import RecordKind, parse_payload
+from ringmq_node.storage.format.records import RECORD_HEADER_BYTES, RecordKind, parse_record
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.queue.entries import IndexEntry
 
@@ -121,11 +121,11 @@ def read_record(disk: Disk, entry: IndexEntry) -> Block:
 
 def _parse_record(entry: IndexEntry, data: bytes) -> Block:
     assert entry.file is not None
-    header, payload, what = parse_payload(entry.file.marker, entry.offset, data)
+    header, what = parse_record(entry.file.marker, entry.offset, data)
     if header is None or what:
         raise _corrupt(entry, what)
     try:
-        block, _ = body_of(header.kind, payload)
+        block = _block_in(header.kind, data)
     except ValueError as error:
         raise _corrupt(entry, str(error)) from error
     if block is None:
@@ -135,14 +135,13 @@ def _parse_record(entry: IndexEntry, data: bytes) -> Block:
     return block
 
 
-def body_of(kind: int, payload: bytes) -> tuple[Block | None, ops.Op | None]:
-    """The block of a record, if it has one, and the op, if it is one. Raises `ValueError`."""
+def _block_in(kind: int, data: bytes) -> Block | None:
+    """The block of a record, if it has one. Raises `ValueError`."""
     if kind == RecordKind.OP:
-        op = ops.decode(payload)
-        return (op.block if isinstance(op, ops.Publish) else None), op
+        return ops.block_in(data, RECORD_HEADER_BYTES)
     if kind in (RecordKind.FILL, RecordKind.ENTRY):
-        return Block(payload), None
-    return None, None
+        return Block(data, RECORD_HEADER_BYTES)
+    return None
 
 
 def _corrupt(entry: IndexEntry, what: str) -> CorruptError:
