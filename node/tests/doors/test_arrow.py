@@ -48,9 +48,9 @@ def columns(body_bytes_max: int | None, runs: tuple[Run, ...] = RUNS) -> dict[st
 
 def joined(body_bytes_max: int | None, runs: tuple[Run, ...] = RUNS) -> dict[str, list[Any]]:
     """The columns that a client makes of messages whose bodies came together."""
-    answer = SplitAnswer.from_bytes(piece_joined(piece(*runs), body_bytes_max))
+    answer = SplitAnswer.from_bytes(bytes(piece_joined(piece(*runs), body_bytes_max)))
     # As protobuf reads it.
-    plain = wire.BrowseResponse.FromString(piece_joined(piece(*runs), body_bytes_max))
+    plain = wire.BrowseResponse.FromString(bytes(piece_joined(piece(*runs), body_bytes_max)))
     assert bytes(answer.bodies) == plain.bodies
     plain.ClearField("bodies")
     assert answer.head == plain
@@ -72,7 +72,7 @@ def test_each_message_has_its_row() -> None:
     }
     assert arrow.encode(pyarrow, piece(), None) == []
     assert joined(None) == columns(None)
-    empty = SplitAnswer.from_bytes(piece_joined(piece(), None))
+    empty = SplitAnswer.from_bytes(bytes(piece_joined(piece(), None)))
     assert rows_of(pyarrow, empty.head, empty.bodies, None) is None
 
 
@@ -84,7 +84,7 @@ def test_bodies_that_are_cut_or_left_out_keep_their_sizes() -> None:
 
 
 def test_an_answer_as_arrow_is_the_message_that_protobuf_would_make() -> None:
-    data = piece_as_arrow(pyarrow, piece(*RUNS), None)
+    data = bytes(piece_as_arrow(pyarrow, piece(*RUNS), None))
     plain = wire.BrowseResponse.FromString(data)
     answer = SplitAnswer.from_bytes(data)
     assert bytes(answer.arrow) == plain.arrow == b"".join(arrow.encode(pyarrow, piece(*RUNS), None))
@@ -98,7 +98,7 @@ def test_an_answer_as_arrow_is_the_message_that_protobuf_would_make() -> None:
             st.lists(st.binary(max_size=12), min_size=1, max_size=20),
             st.booleans(),
             st.booleans(),
-            st.sampled_from(["none", "shared", "each"]),
+            st.sampled_from(["none", "shared", "empty", "each"]),
         ),
         min_size=1,
         max_size=40,
@@ -114,7 +114,7 @@ def test_many_runs_are_as_their_messages_one_by_one(
     for hole, bodies, transient, redelivered, kind in drawn:
         at += hole
         own = [b"p%d" % number for number in range(len(bodies))]
-        found = {"none": [], "shared": [b"s"], "each": own}[kind]
+        found = {"none": [], "shared": [b"s"], "empty": [b""], "each": own}[kind]
         runs.append(Run(at, Block.of(bodies, found), transient, redelivered))
         shared = found[0] if found else None
         each = found if len(found) == len(bodies) else [shared] * len(bodies)

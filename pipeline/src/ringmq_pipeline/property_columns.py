@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow
 from google.protobuf.message import DecodeError
@@ -40,8 +40,20 @@ def property_columns(
                 [(key, shown_field(each)) for key, each in fields_from_wire(value.headers).items()]
                 for value in values
             ]
-        found[name] = pyarrow.array(listed, schema.field(name).type).take(indices)
+        found[name] = _column(listed, indices, schema.field(name).type)
     return found
+
+
+def _column(listed: Sequence[Any], indices: pyarrow.Array, kind: pyarrow.DataType) -> pyarrow.Array:
+    """The values of rows, by their indices in `listed`: as a rule one for all rows, or none."""
+    count = len(indices)
+    if all(value is None for value in listed):
+        return pyarrow.nulls(count, kind)
+    if len(listed) == 1 and not indices.null_count:
+        return pyarrow.repeat(pyarrow.scalar(listed[0], kind), count)
+    values = pyarrow.array(listed, kind)
+    # As many as rows: their indices count up.
+    return values if len(listed) == count else values.take(indices)
 
 
 def decoded(encoded: pyarrow.Array) -> tuple[list[common.Properties], pyarrow.Array]:

@@ -108,6 +108,8 @@ def _bools(
 def _properties(arrow: Any, runs: Sequence[wire.BrowsedRun], count: int) -> Any:
     if not any(run.properties for run in runs):
         return arrow.nulls(count, arrow.binary())
+    if len(runs) == 1 and len(runs[0].properties) == 1:
+        return arrow.repeat(arrow.scalar(runs[0].properties[0], arrow.binary()), count)
     each: list[bytes | None] = []
     for run in runs:
         if len(run.properties) == run.count:

@@ -11,7 +11,7 @@ import functools
 from array import array
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 from ringmq.reading.columns import schema
@@ -117,7 +117,7 @@ def _bodies(
         ends = _values(arrow.compute.cumulative_sum(_as_arrow(arrow, sizes)), 4)
         return _whole([bytes(4), ends], [run.block.joined_bodies() for run in runs])
     cut = [body[:body_bytes_max] for run in runs for body in run.block.bodies()]
-    return _whole([_offsets(cut)], cut)
+    return _whole([_offsets(cut)], [b"".join(cut)])
 
 
 def _nulls(count: int) -> Column:
@@ -147,15 +147,23 @@ def _properties(runs: Sequence[Run], count: int) -> Column:
     found = [run.block.properties() for run in runs]
     if not any(found):
         return _nulls(count)
-    each: list[bytes] = []
-    present = 0
+    data: list[bytes] = []
+    ends = array("i", [0])
+    present = at = 0
     for run, properties in zip(runs, found, strict=True):
-        if properties:
-            present |= ((1 << run.block.count) - 1) << len(each)
-        if len(properties) == run.block.count:
-            each += properties
+        many, end = run.block.count, ends[-1]
+        if len(properties) == many:
+            ends.extend(islice(accumulate(map(len, properties), initial=end), 1, None))
+            data += properties
+        elif properties:
+            # One for all of the run.
+            size = len(properties[0])
+            ends.extend(range(end + size, end + size * many + 1, size) if size else [end] * many)
+            data.append(properties[0] * many)
         else:
-            # One for all of the run, or none.
-            each += (properties or [b""]) * run.block.count
+            ends.extend([end] * many)
+        if properties:
+            present |= ((1 << many) - 1) << at
+        at += many
     nulls = count - present.bit_count()
-    return nulls, [[_packed(present, count)], [_offsets(each)], each]
+    return nulls, [[_packed(present, count)], [ends], [b"".join(data)]]
