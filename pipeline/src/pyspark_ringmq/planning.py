@@ -84,13 +84,20 @@ def position_in(bounds: QueueBounds, queue: str, offsets: Offsets) -> int:
 
 def begin_in(options: SourceOptions, queue: str, bounds: QueueBounds) -> QueueOffset:
     """Where a query without a checkpoint begins. Raises `DataLossError` for a position that is
-    gone, unless the query may skip it."""
+    gone or was never there, unless the query may skip it."""
     at = bounds.offset(position_in(bounds, queue, options.starting_offsets))
     loss = loss_of(queue, at, bounds)
-    if loss is None:
-        return at
-    report(options, loss)
-    return after_loss(loss, bounds)
+    if loss is not None:
+        report(options, loss)
+        return after_loss(loss, bounds)
+    if at.position > bounds.end:
+        try:
+            # A new master says less for a moment, but it refuses what its queue doesn't have.
+            reader_for(options, queue, at).range_end(at.position, messages_max=1, bytes_max=1)
+        except ringmq.PositionsGoneError as error:
+            report(options, DataLoss(queue, error.first, error.last + 1, error.message))
+            return bounds.offset(bounds.end)
+    return at
 
 
 def report(options: SourceOptions, loss: DataLoss) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from live_node import LiveNode
-from pipeline.tests.source.sources import batch_rows, options_for
+from pipeline.tests.source.sources import Query, batch_rows, options_for
 
 from pyspark_ringmq.batch import BatchReader
 from pyspark_ringmq.planning import NoQueueError
@@ -138,6 +138,28 @@ def test_a_range_that_was_purged_meanwhile_is_a_loss_with_its_name(
     with pytest.raises(DataLossError, match=rf"queue '{queue}': positions 0 to 9 can't be read"):
         next(strict.read(partition))
     assert [*lax.read(partition)] == []
+
+
+@pytest.mark.parametrize("ack_mode", ["never", "committed"])
+def test_a_start_above_its_queue_is_no_empty_query(
+    live: LiveNode, caplog: pytest.LogCaptureFixture, ack_mode: str
+) -> None:
+    queue = f"start above {ack_mode}"
+    live.fill(queue, [b"x"] * 10)
+    above = {"startingOffsets": f'{{"{queue}": 20}}'}
+    stream = {**above, "ackMode": ack_mode}
+    with pytest.raises(DataLossError, match=rf"'{queue}': positions 10 to 19 .* next position"):
+        batch_rows(live.address, queue, **above)
+    with pytest.raises(DataLossError, match="positions 10 to 19"):
+        Query(live.address, queue, **stream).trigger()
+    # What comes next is at the end: a table that was filled up to there goes on with it.
+    at_end = {"startingOffsets": f'{{"{queue}": 10}}'}
+    assert batch_rows(live.address, queue, **at_end) == []
+    lax = Query(live.address, queue, failOnDataLoss="false", **stream)
+    assert lax.trigger() == []
+    assert "positions 10 to 19 can't be read" in caplog.text
+    live.publish(queue, [b"next"])
+    assert bodies(lax.trigger()) == [b"next"]
 
 
 def test_a_range_that_ends_above_its_queue_is_read_as_far_as_it_goes(
