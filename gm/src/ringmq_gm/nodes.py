@@ -85,9 +85,9 @@ class NodeRecord:
 async def next_incarnation(registry: Registry, node: str) -> int:
     """Gives out the next incarnation of `node`, from 1; never the same one twice.
 
-    Raises `RegistryUnavailableError` if the registry doesn't answer, and `NodeRecordError` if the
-    last number can't be read: to begin anew would give a life's number to another one. A number
-    may be lost (the commit's answer didn't come), which does no harm.
+    Raises `RegistryUnavailableError` if the registry doesn't answer, `CommitUnknownError` if it may
+    have given one out, and `NodeRecordError` if the last number can't be read: to begin anew would
+    give a life's number to another one. A number that is lost does no harm: ask again.
     """
     key = INCARNATIONS + node
     while True:
@@ -97,10 +97,7 @@ async def next_incarnation(registry: Registry, node: str) -> int:
         except ValueError as error:
             raise NodeRecordError(f"registry key {key!r}: not a number: {entry!r}") from error
         guard = Guard(key, 0 if entry is None else entry.revision)
-        try:
-            revision = await registry.commit([guard], [Put(key, str(incarnation).encode())])
-        except CommitUnknownError:
-            continue
+        revision = await registry.commit([guard], [Put(key, str(incarnation).encode())])
         if revision is not None:
             return incarnation
 

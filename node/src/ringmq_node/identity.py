@@ -69,12 +69,13 @@ T = TypeVar("T")
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """`ask` until the registry answers, for `REGISTRY_WAIT_S`; then its last error is raised.
+    """`ask` until the registry answers, for `REGISTRY_WAIT_S`; then its last error is raised. What
+    asks for a commit looks first whether an earlier one, without an answer, was carried out.
 
     A call that is under way is not cut off: the registry bounds its own calls.
     """
     retrying = AsyncRetrying(
-        retry=retry_if_exception_type(RegistryUnavailableError)
+        retry=retry_if_exception_type((RegistryUnavailableError, CommitUnknownError))
         & retry_if_not_exception_type(RegistryWentBackError),
         stop=stop_after_delay(REGISTRY_WAIT_S),
         wait=wait_random_exponential(multiplier=0.1, max=1.0),
@@ -177,8 +178,6 @@ class DiskIdentity:
                         [Put(self._key, value)],
                     )
                 )
-            except CommitUnknownError:
-                revision = None
             except RegistryError as error:
                 raise StartError(
                     f"registry: this life of the disk is not recorded: {error}"

@@ -83,16 +83,12 @@ def unknown_node(node: str, nodes: Iterable[str]) -> BrokerError:
 
 
 async def enrol(registry: Registry, node: str) -> None:
-    """Makes the node one of the cluster's, unless it is already. Raises `RegistryError`."""
-    while True:
-        entry = await registry.get(node_key(node))
-        if entry is not None:
-            return
-        try:
-            put = Put(node_key(node), NodeStanding().encode())
-            await registry.commit([Guard(node_key(node), 0)], [put])
-        except CommitUnknownError:
-            continue
+    """Makes the node one of the cluster's, unless it is already. May be repeated after any error.
+    Raises `RegistryError`."""
+    if await registry.get(node_key(node)) is None:
+        # Refused is one that somebody else has made meanwhile.
+        put = Put(node_key(node), NodeStanding().encode())
+        await registry.commit([Guard(node_key(node), 0)], [put])
 
 
 class ClusterSettings:
