@@ -17,6 +17,7 @@ from ringmq_node.broker.consuming.consumer import Consuming
 from ringmq_node.broker.peers import Got
 from ringmq_node.doors.grpc.pulls import Pulls
 from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_wire import WireMessage
 
 
 class Played:
@@ -31,6 +32,11 @@ class Played:
 
     def check_pulls(self) -> None:
         pass
+
+    def put(self, answer: WireMessage, has_messages: bool) -> None:
+        pulled = broker.ConsumeResponse.FromString(bytes(answer)).pulled
+        assert bool(pulled.deliveries) == has_messages
+        self.got.append(pulled)
 
     async def pull(self, messages_max: int, bytes_max: int) -> Got:
         self.asked.append((messages_max, bytes_max))
@@ -50,7 +56,7 @@ def played(work: Callable[[Played], Awaitable[None]]) -> None:
     async def main() -> None:
         consumer = Played()
         async with asyncio.timeout(30):
-            answering = asyncio.create_task(consumer.pulls.run(consumer.got.append))
+            answering = asyncio.create_task(consumer.pulls.run(consumer.put))
             try:
                 await work(consumer)
             finally:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from loops import run
 
-from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as ring
 from ringmq_base.ranges import RangeSet
 from ringmq_node.broker.peers import Promoted
@@ -36,11 +35,9 @@ from ringmq_node.model.info import (
     SyncPhase,
 )
 from ringmq_node.model.records import QueueMode
-from ringmq_node.queue.block import Block
 from ringmq_node.queue.doomed import RUN_BYTES, Doomed
 from ringmq_node.queue.leases import QueueLease
 from ringmq_node.queue.priorities import Priorities
-from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 
 
@@ -104,15 +101,6 @@ def test_limits_that_are_absent_stay_absent(unbounded: bool) -> None:
     assert wire.storage_from_wire(wire.storage_to_wire(storage)) == storage
     resources = replace(RESOURCES, desired_duration_s=None) if unbounded else RESOURCES
     assert wire.resources_from_wire(wire.resources_to_wire(resources)) == resources
-
-
-def test_a_run_comes_back_with_its_properties() -> None:
-    properties = [common.Properties(message_id=each).SerializeToString() for each in "ab"]
-    run = Run(7, Block.of([b"x", b"yy"], properties), transient=False, redelivered=True)
-    back = wire.run_from_wire(wire.run_to_wire(run))
-    assert (back.first_position, back.redelivered) == (7, True)
-    assert back.block.bodies() == [b"x", b"yy"]
-    assert back.block.properties() == properties
 
 
 @pytest.mark.parametrize("loss", [None, filled(LossInfo)])

@@ -12,7 +12,7 @@ from ringmq_wire.codes import OK, Code, Metadata, RpcStatus
 from ringmq_wire.errors import CallClosedError, RpcError, SendQueueFullError
 from ringmq_wire.handler import CallHandler
 from ringmq_wire.options import WireOptions
-from ringmq_wire.parts import Message, message_of
+from ringmq_wire.parts import WireMessage, message_of
 from ringmq_wire.server import WireServer, streaming, unary
 from ringmq_wire.streaming import CallStream
 from ringmq_wire.transport import Accept, WireCall
@@ -24,13 +24,13 @@ __all__ = [
     "CallHandler",
     "CallStream",
     "Code",
-    "Message",
     "Metadata",
     "RpcError",
     "RpcStatus",
     "SendQueueFullError",
     "WireCall",
     "WireChannel",
+    "WireMessage",
     "WireOptions",
     "WireServer",
     "message_of",

@@ -33,7 +33,7 @@ from ringmq_wire.heads import (
 from ringmq_wire.inflow import Inflow
 from ringmq_wire.options import WINDOW_BYTES_INITIAL, WireOptions
 from ringmq_wire.outflow import Outflow
-from ringmq_wire.parts import Message
+from ringmq_wire.parts import WireMessage
 from ringmq_wire.streams import WireStream
 
 # Numbers of streams that this side reset: what the peer sent before it knew is dropped. As many are
@@ -114,7 +114,7 @@ class CallTable:
         stream.answered = True
         self._send_head(stream, *response_headers(metadata))
 
-    def send(self, stream: WireStream, messages: Sequence[Message]) -> bool:
+    def send(self, stream: WireStream, messages: Sequence[WireMessage]) -> bool:
         """Queues messages. False: the sender should pause until the stream is resumed."""
         if stream.finish_flags or stream.ended:
             raise CallClosedError(f"this side of stream {stream.id} is closed")

@@ -32,10 +32,10 @@ class Parts:
         return b"".join((before, *self.buffers))
 
 
-Message: TypeAlias = "bytes | Parts"
+WireMessage: TypeAlias = "bytes | Parts"
 
 
-def message_of(buffers: Iterable[bytes | memoryview]) -> Message:
+def message_of(buffers: Iterable[bytes | memoryview]) -> WireMessage:
     """These buffers (of single bytes), one behind another. None of the large ones is copied, so
     nobody may change them until they are sent."""
     kept: list[bytes | memoryview] = []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ringmq_wire.codes import Code, Metadata, RpcStatus
 from ringmq_wire.errors import RpcError
 from ringmq_wire.handler import CallHandler
-from ringmq_wire.parts import Message
+from ringmq_wire.parts import WireMessage
 from ringmq_wire.transport import WireCall
 
 
@@ -71,7 +71,7 @@ class CallStream(CallHandler):
         self.call.consumed(sum(map(len, batch)) + 5 * len(batch))
         return batch
 
-    async def write(self, message: Message) -> None:
+    async def write(self, message: WireMessage) -> None:
         await self.write_batch((message,))
 
     @property
@@ -79,11 +79,11 @@ class CallStream(CallHandler):
         """Whether `write_now` may be called."""
         return not self._paused and self.status is None
 
-    def write_now(self, message: bytes) -> None:
+    def write_now(self, message: WireMessage) -> None:
         """As `write`, of a stream that `is_writable`."""
         self.call.send((message,))
 
-    async def write_batch(self, messages: Sequence[Message]) -> None:
+    async def write_batch(self, messages: Sequence[WireMessage]) -> None:
         """Returns once the next one may be written. Raises `RpcError` if the call has ended."""
         if self.status is not None:
             raise RpcError(self.status)
@@ -92,7 +92,7 @@ class CallStream(CallHandler):
             self._writer = self._loop.create_future()
             await self._writer
 
-    async def write_taken(self, message: bytes) -> None:
+    async def write_taken(self, message: WireMessage) -> None:
         """As `write`, but returns once the connection has taken the whole message: with it, a
         budget can count what waits here. Raises `RpcError` if the call has ended before."""
         await self.write(message)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ringmq_wire.codes import Code
 from ringmq_wire.frames import DATA, FRAME_HEADER, MESSAGE_PREFIX
-from ringmq_wire.parts import COPIED_BYTES_MAX, Message, Parts
+from ringmq_wire.parts import COPIED_BYTES_MAX, Parts, WireMessage
 from ringmq_wire.reassembly import Reassembly
 
 
@@ -117,7 +117,7 @@ class WireStream:
         # The application was told the end, or has made it.
         self.ended = False
 
-    def put(self, messages: Iterable[Message]) -> None:
+    def put(self, messages: Iterable[WireMessage]) -> None:
         """Queues these messages, each behind its prefix."""
         queue = self.queue
         pack = MESSAGE_PREFIX.pack

@@ -35,7 +35,7 @@ from ringmq_wire.handler import ENDED, NOBODY, CallHandler
 from ringmq_wire.heads import RequestHead
 from ringmq_wire.inbound import SharedBudgets
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
-from ringmq_wire.parts import Message
+from ringmq_wire.parts import WireMessage
 from ringmq_wire.streams import WireStream
 from ringmq_wire.tcp import TcpSocket
 
@@ -107,7 +107,7 @@ class WireCall:
         """Seconds to the deadline; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - self._link.now())
 
-    def send(self, messages: Sequence[Message]) -> bool:
+    def send(self, messages: Sequence[WireMessage]) -> bool:
         """Queues messages; False asks to pause until `resume_sending`."""
         link = self._link
         going_on = link.core.calls.send(self.stream, messages)

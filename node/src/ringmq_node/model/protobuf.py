@@ -5,7 +5,8 @@ No room below the doors knows protobuf: here messages are told apart field by fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 _BYTES = 2
 _FIXED64 = 1
@@ -71,8 +72,21 @@ def varint(number: int) -> bytes:
     return bytes(pieces)
 
 
+def bytes_head(number: int, size: int) -> bytes:
+    """What stands before a field of so many bytes."""
+    return varint(number << 3 | _BYTES) + varint(size)
+
+
 def bytes_field(number: int, data: bytes) -> bytes:
-    return varint(number << 3 | _BYTES) + varint(len(data)) + data
+    return bytes_head(number, len(data)) + data
+
+
+def repeated_bytes(number: int, values: Sequence[bytes]) -> list[bytes]:
+    """A field for each of the values, which are as they came: in pieces, to be joined."""
+    sizes = [*map(len, values)]
+    # As a rule many have the same size.
+    heads = {size: bytes_head(number, size) for size in set(sizes)}
+    return [*chain.from_iterable(zip(map(heads.__getitem__, sizes), values, strict=True))]
 
 
 def text_field(number: int, text: str) -> bytes:

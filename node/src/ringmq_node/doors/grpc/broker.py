@@ -14,6 +14,7 @@ from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import DeleteConditions
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.connections import ConnectStream
+from ringmq_node.doors.grpc.deliveries import get_response
 from ringmq_node.doors.grpc.peers import BROKER
 from ringmq_node.doors.grpc.policies import locator_from_wire
 from ringmq_node.doors.grpc.relay import relay_stream
@@ -29,7 +30,7 @@ from ringmq_node.doors.grpc.service import (
 )
 from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
 from ringmq_node.doors.grpc.topology import TopologyDoor
-from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire, queue_to_wire, run_to_wire
+from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire, queue_to_wire
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import GET_BYTES_MAX
 from ringmq_node.resources.connection_states import PeerStream
@@ -238,10 +239,7 @@ class BrokerService:
                     bytes_max=request.bytes_max,
                     remove=request.mode == broker.GET_MODE_REMOVE,
                 )
-                answer = broker.GetMessagesResponse(
-                    deliveries=[run_to_wire(run) for run in got.runs],
-                    messages_ready=got.messages_ready,
-                ).SerializeToString()
+                answer = get_response(got.runs, messages_ready=got.messages_ready)
                 # It is the caller's turn, whatever is left of that.
                 deadline.reschedule(None)
                 await write_in_time(context, answer)

@@ -14,9 +14,10 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.limits import PULLS_WAITING_MAX
 from ringmq_base.notifier import Notifier
 from ringmq_node.broker.consuming.consumer import Consuming
+from ringmq_node.doors.grpc.deliveries import pulled_response
 from ringmq_node.doors.grpc.status import reason_to_wire, told
-from ringmq_node.doors.grpc.wire import run_to_wire
 from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_wire import WireMessage
 
 
 class Pulls:
@@ -52,8 +53,8 @@ class Pulls:
         self._is_held = held
         self._changed.notify()
 
-    async def run(self, put: Callable[[broker.Pulled], None]) -> None:
-        """Gives the answers to `put`, until it is cancelled."""
+    async def run(self, put: Callable[[WireMessage, bool], None]) -> None:
+        """Gives the answers to `put`, and whether they have messages, until it is cancelled."""
         while True:
             while not self._asked or self._is_held:
                 await self._changed.wait()
@@ -61,19 +62,19 @@ class Pulls:
             self._asked.popleft()
             # Behind Moved comes nothing.
             if not (self._has_ended or self._consuming.has_moved):
-                put(answer)
+                put(*answer)
 
     def end(self) -> None:
         """Nobody reads answers from now on."""
         self._has_ended = True
 
-    async def _answer(self, pull: broker.Pull) -> broker.Pulled:
+    async def _answer(self, pull: broker.Pull) -> tuple[WireMessage, bool]:
         try:
             got = await self._consuming.pull(pull.messages_max, pull.bytes_max)
         except BrokerError as error:
             # The stream lives on, and what it holds stays with it.
-            return broker.Pulled(reason=reason_to_wire(error.reason), message=told(error.message))
-        return broker.Pulled(
-            deliveries=[run_to_wire(run) for run in got.runs],
-            messages_ready=got.messages_ready,
-        )
+            refused = broker.Pulled(
+                reason=reason_to_wire(error.reason), message=told(error.message)
+            )
+            return broker.ConsumeResponse(pulled=refused).SerializeToString(), False
+        return pulled_response(got.runs, messages_ready=got.messages_ready), bool(got.runs)

@@ -31,7 +31,7 @@ from ringmq_node.model.protobuf import varint
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.positions import PIECE_BYTES_MAX, BrowsedPiece, Numbering
-from ringmq_wire import Accept, Message, message_of
+from ringmq_wire import Accept, WireMessage, message_of
 
 READER = "ringmq.v1.Reader"
 
@@ -138,7 +138,7 @@ class ReaderService:
             raise bad_request(f"there is no encoding {request.encoding}", field="encoding")
         if await self._relayed(queue, "Browse", data, context, source):
             return
-        encode: Callable[[BrowsedPiece, int | None], Message] = piece_to_wire
+        encode: Callable[[BrowsedPiece, int | None], WireMessage] = piece_to_wire
         if request.encoding == wire.BROWSE_ENCODING_ARROW:
             encode = partial(piece_as_arrow, await arrow.load(self._node))
         elif request.encoding == wire.BROWSE_ENCODING_JOINED:
@@ -258,7 +258,7 @@ def piece_to_wire(piece: BrowsedPiece, body_bytes_max: int | None) -> bytes:
     return _answer(piece, runs).SerializeToString()
 
 
-def piece_joined(piece: BrowsedPiece, body_bytes_max: int | None) -> Message:
+def piece_joined(piece: BrowsedPiece, body_bytes_max: int | None) -> WireMessage:
     """Nothing of it is done for each message by Python, but for bodies that are cut."""
     head = _answer(piece, [_run_to_wire(run, (), sized=False) for run in piece.runs])
     head.body_sizes = b"".join([run.block.encoded_body_sizes() for run in piece.runs])
@@ -270,13 +270,13 @@ def piece_joined(piece: BrowsedPiece, body_bytes_max: int | None) -> Message:
     return _with_large_field(head, _BODIES_TAG, bodies)
 
 
-def piece_as_arrow(pyarrow: Any, piece: BrowsedPiece, body_bytes_max: int | None) -> Message:
+def piece_as_arrow(pyarrow: Any, piece: BrowsedPiece, body_bytes_max: int | None) -> WireMessage:
     return _with_large_field(
         _answer(piece), _ARROW_TAG, arrow.encode(pyarrow, piece, body_bytes_max)
     )
 
 
-def _with_large_field(head: wire.BrowseResponse, tag: bytes, parts: Sequence[Part]) -> Message:
+def _with_large_field(head: wire.BrowseResponse, tag: bytes, parts: Sequence[Part]) -> WireMessage:
     """The message with one more field of bytes. By protobuf it would be copied twice; here, the
     bodies are sent from where the store has read them."""
     field = [memoryview(part).cast("B") for part in parts]

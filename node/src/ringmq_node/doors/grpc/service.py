@@ -18,7 +18,16 @@ from ringmq_node.broker.caller import Caller
 from ringmq_node.doors.grpc.status import CODES, status_details, told
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import CALL_DEADLINE_S
-from ringmq_wire import Accept, CallStream, Code, RpcError, RpcStatus, WireCall, streaming
+from ringmq_wire import (
+    Accept,
+    CallStream,
+    Code,
+    RpcError,
+    RpcStatus,
+    WireCall,
+    WireMessage,
+    streaming,
+)
 
 # Proves that the caller is a node: see `node_key`, which has checked it before a handler is called.
 NODE_KEY = "ringmq-node"
@@ -105,7 +114,7 @@ def unknown_fields(message: Message) -> Iterator[UnknownField]:
                 yield from unknown_fields(each)
 
 
-async def write_in_time(context: Context, answer: bytes) -> None:
+async def write_in_time(context: Context, answer: WireMessage) -> None:
     """Returns once the connection has taken the answer, so that a budget can count it until then.
     The call of a caller that doesn't take it is reset: a status would go behind the answer, which
     stays in memory until somebody reads it."""

@@ -26,11 +26,12 @@ from ringmq_node.broker.publishing import Publishing
 from ringmq_node.doors.grpc.batches import encoded_properties, parse_publish
 from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.consumer_wire import label_of
+from ringmq_node.doors.grpc.deliveries import deliveries_response
 from ringmq_node.doors.grpc.held import HeldBatches
 from ringmq_node.doors.grpc.pulls import Pulls
 from ringmq_node.doors.grpc.service import Context, parse, parse_request
 from ringmq_node.doors.grpc.status import reason_to_wire, told
-from ringmq_node.doors.grpc.wire import ranges_from_wire, ranges_to_wire, run_to_wire
+from ringmq_node.doors.grpc.wire import ranges_from_wire, ranges_to_wire
 from ringmq_node.doors.grpc.writer import StreamWriter
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
@@ -39,6 +40,7 @@ from ringmq_node.queue.run import Run
 from ringmq_node.replica.upkeep import FullQueueRefusal
 from ringmq_node.resources.buffers import ByteBudget, UnsentBytes
 from ringmq_node.resources.connection_states import PeerStream
+from ringmq_wire import WireMessage
 
 # How long a client that doesn't read may hold up the end of its stream.
 LAST_WRITE_S = 5.0
@@ -439,24 +441,22 @@ class ConsumeStream(Stream):
             case _:
                 raise bad_request("after Open come acks", field="request")
 
-    def _pulled(self, answer: broker.Pulled) -> None:
+    def _pulled(self, answer: WireMessage, has_messages: bool) -> None:
         # With messages, as deliveries: their bytes count, over all streams, until they are sent.
-        response = broker.ConsumeResponse(pulled=answer)
-        self.writer.put(response, answer=not answer.deliveries)
+        self.writer.put_encoded(answer, answer=not has_messages)
 
     def works(self) -> list[Coroutine[None, None, None]]:
         return [self.pulls.run(self._pulled)] if self.consuming.pulls else []
 
     def delivered(self, runs: Sequence[Run]) -> None:
-        deliveries = broker.Deliveries(deliveries=[run_to_wire(run) for run in runs])
         # Not counted as an answer: the prefetch bounds deliveries, and a consumer may well send
         # acks before it reads on.
-        response = broker.ConsumeResponse(deliveries=deliveries)
+        response = deliveries_response(runs)
         if not self.consuming.auto_ack:
-            self.writer.put(response, answer=False)
+            self.writer.put_encoded(response, answer=False)
             return
         positions = [run.positions for run in runs]
-        self.writer.put(response, answer=False, then=lambda: self.consuming.sent(positions))
+        self.writer.put_encoded(response, answer=False, then=lambda: self.consuming.sent(positions))
 
     def hold(self, held: bool) -> None:
         self.pulls.hold(held)

@@ -120,16 +120,6 @@ def mode_from_wire(value: common.QueueMode.ValueType) -> QueueMode | None:
     return mode
 
 
-def run_to_wire(run: Run) -> broker.Delivery:
-    return broker.Delivery(
-        first_position=run.first_position,
-        bodies=run.block.bodies(),
-        properties=[common.Properties.FromString(data) for data in run.block.properties()],
-        redelivered=run.redelivered,
-        delivery_count=run.delivery_count,
-    )
-
-
 def run_from_wire(delivery: broker.Delivery) -> Run:
     """A delivery doesn't say whether its messages are transient: the run says that they aren't."""
     properties = [entry.SerializeToString() for entry in delivery.properties]

@@ -12,6 +12,7 @@ from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.doors.grpc.service import Context
 from ringmq_node.resources.buffers import UnsentBytes
+from ringmq_wire import WireMessage
 
 # Answers that may wait for one peer to read them: messages, and ranges within them.
 ANSWERS_MAX = 1024
@@ -47,7 +48,7 @@ class StreamWriter:
         # Either a serialized message, the number of answers that it counts for, and what is called
         # once it is written; or ranges,
         # which count one each: a list while nothing was merged into it (nearly always), else a set.
-        self._messages: deque[tuple[bytes, int, Then] | list[Range] | RangeSet] = deque()
+        self._messages: deque[tuple[WireMessage, int, Then] | list[Range] | RangeSet] = deque()
         self._answers = 0
         # What `run` waits for, when it does.
         self._wake: asyncio.Future[None] | None = None
@@ -67,7 +68,9 @@ class StreamWriter:
 
     def put(self, message: Message, *, answer: bool = True, then: Then = None) -> None:
         """`then` is called when the stream has taken the message, unless that never happens."""
-        data = message.SerializeToString()
+        self.put_encoded(message.SerializeToString(), answer=answer, then=then)
+
+    def put_encoded(self, data: WireMessage, *, answer: bool = True, then: Then = None) -> None:
         self._messages.append((data, int(answer), then))
         self._answers += answer
         self._write_soon()
@@ -108,7 +111,7 @@ class StreamWriter:
             self._unsent.end()
         self.close()
 
-    def _take(self) -> tuple[bytes, Then]:
+    def _take(self) -> tuple[WireMessage, Then]:
         message = self._messages.popleft()
         if isinstance(message, tuple):
             self._answers -= message[1]
