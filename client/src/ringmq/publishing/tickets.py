@@ -146,13 +146,13 @@ class Slice(Generic[H, P]):
     @property
     def size_bytes(self) -> int:
         """The cost of all its bodies in requests and in the window: the sum of `sizes`."""
-        ticket = self.ticket
-        if ticket.property_sizes:
-            return sum(self.sizes(self.stop))
-        return (
-            sum(map(len, ticket.bodies[self.start : self.stop]))
-            + (self.stop - self.start) * MESSAGE_OVERHEAD_BYTES
-        )
+        start, stop = self.start, self.stop
+        ticket, count = self.ticket, stop - start
+        size = sum(map(len, ticket.bodies[start:stop])) + count * MESSAGE_OVERHEAD_BYTES
+        extra = ticket.property_sizes
+        if not extra:
+            return size
+        return size + (sum(extra[start:stop]) if len(extra) > 1 else count * extra[0])
 
     def sizes(self, stop: int) -> list[int]:
         """The cost of each of the bodies `start..stop - 1`."""
