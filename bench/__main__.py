@@ -3,7 +3,8 @@
 `--against CHECKOUT` takes another tree of ours instead of RabbitMQ and prints the ratio of each
 pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
 the transport, `python -m bench client` one publish at a time in the program that publishes,
-`python -m bench profile` where the nodes' Python time goes,
+`python -m bench properties` messages with properties, `python -m bench profile` where the nodes'
+Python time goes,
 `python -m bench scale` many queues, `python -m bench failover` dying masters,
 `python -m bench routing` exchanges, TTL and priorities, `python -m bench backpressure` memory while
 something doesn't keep up, `python -m bench soak` over an hour of kills, `python -m bench pipeline`
@@ -24,7 +25,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from bench import against, backpressure, client, rivals, soak, wire
+from bench import against, backpressure, client, properties, rivals, soak, wire
 from bench.comparison import carry_out
 from bench.measure import BenchError
 from bench.profiling import command as profiling
@@ -134,6 +135,8 @@ def _verb(name: str) -> Verb | None:
             return Verb(wire.parse, wire.bench)
         case "client":
             return Verb(client.parse, client.bench)
+        case "properties":
+            return Verb(properties.parse, properties.bench)
         case "profile":
             return Verb(profiling.parse, profiling.bench)
         # Not above: these bring the cluster tests' nemesis, pika and Spark, which no other needs.
