@@ -34,13 +34,13 @@ def test_where_all_is_there_nothing_is_amiss(
 def test_everything_that_is_amiss_is_named_in_one_run(
     live: LiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live.fill("busy", [b"x"])
-    held = live.client.reader("busy").acquire_lease("ingest", holder="the night shift")
+    live.fill("of the night", [b"x"])
+    held = live.client.reader("of the night").acquire_lease("ingest", holder="the night shift")
     (tmp_path / "file").touch()
     monkeypatch.setattr(doctor, "PACKAGES", ("pyarrow", "no-such-package"))
-    found = unfit(PipelineParts(live.address, ("busy", "missing"), folders=(tmp_path / "file",)))
+    found = unfit(PipelineParts(live.address, ("of the night", "missing"), folders=(tmp_path / "file",)))
     held.release()
-    assert "leased by 'the night shift'" in found["queue busy"]
+    assert "leased by 'the night shift'" in found["queue of the night"]
     assert "missing" in found["queue missing"]
     assert "pip install" in found["package no-such-package"]
     assert "can't be written" in found[f"folder {tmp_path / 'file'}"]

@@ -151,12 +151,13 @@ def test_a_position_in_a_queue_that_a_pattern_has_not_is_refused(
     live: LiveNode, option: str
 ) -> None:
     """All was read, from the beginning: the name was mistyped."""
-    live.fill("typed 1", numbered(5))
-    pattern = {"queuePattern": "typed .*"}
-    with pytest.raises(OptionError, match=r"'typed1' isn't read: 'typed .*' doesn't match it"):
+    name = f"typed by {option}"
+    live.fill(f"{name} 1", numbered(5))
+    pattern = {"queuePattern": f"{name} .*"}
+    with pytest.raises(OptionError, match=rf"'typed1' isn't read: '{name} .*' doesn't match it"):
         batch_rows(live.address, "", **pattern, **{option: '{"typed1": 4}'})
-    with pytest.raises(NoQueueError, match=f"no queue 'typed 2', which {option} names"):
-        batch_rows(live.address, "", **pattern, **{option: '{"typed 2": 4}'})
+    with pytest.raises(NoQueueError, match=f"no queue '{name} 2', which {option} names"):
+        batch_rows(live.address, "", **pattern, **{option: f'{{"{name} 2": 4}}'})
     if option == "startingOffsets":
-        with pytest.raises(NoQueueError, match="no queue 'typed 2'"):
-            Query(live.address, "", **pattern, **{option: '{"typed 2": 4}'}).begin()
+        with pytest.raises(NoQueueError, match=f"no queue '{name} 2'"):
+            Query(live.address, "", **pattern, **{option: f'{{"{name} 2": 4}}'}).begin()

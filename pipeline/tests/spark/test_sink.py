@@ -57,7 +57,7 @@ def test_a_query_from_queue_to_queue_loses_no_row_though_others_leave(
     spark: SparkSession, live: LiveNode, tmp_path: Path
 ) -> None:
     """The first attempt dies with some rows confirmed, and a consumer takes two messages."""
-    live.fill("leaving", numbered(COUNT))
+    live.fill("left to others", numbered(COUNT))
     live.client.declare_queue("arriving")
     spent, address = str(tmp_path / "spent"), live.address
 
@@ -70,14 +70,14 @@ def test_a_query_from_queue_to_queue_loses_no_row_though_others_leave(
             while client.reader("arriving").stat().messages < 100:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
-            with client.consumer("leaving", prefetch=2) as consumer:
+            with client.consumer("left to others", prefetch=2) as consumer:
                 taken = consumer.next_batch(20)
                 assert taken is not None
                 consumer.ack(taken, wait=True)
         raise RuntimeError("the first attempt dies here")
 
     checked = udf(lambda position, body: fail_once(position, body), "binary")
-    rows = spark.read.format("ringmq").options(endpoints=address, queue="leaving").load()
+    rows = spark.read.format("ringmq").options(endpoints=address, queue="left to others").load()
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     rows.select("position", checked("position", "body").alias("body")).write.format("ringmq").mode(
         "append"

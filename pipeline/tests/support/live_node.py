@@ -33,8 +33,9 @@ class LiveNode:
         self.client = ringmq.connect_sync(address)
 
     def fill(self, queue: str, bodies: list[bytes], properties: object = None) -> None:
-        """Declares the queue and publishes to it; all are confirmed."""
+        """Declares the queue and publishes to it; all are confirmed. It has to be new, or empty."""
         self.client.declare_queue(queue)
+        assert not self.stat(queue).messages, f"another test has messages in {queue!r}"
         self.publish(queue, bodies, properties)
 
     def publish(self, queue: str, bodies: list[bytes], properties: object = None) -> None:
