@@ -38,7 +38,9 @@ def test_everything_that_is_amiss_is_named_in_one_run(
     held = live.client.reader("of the night").acquire_lease("ingest", holder="the night shift")
     (tmp_path / "file").touch()
     monkeypatch.setattr(doctor, "PACKAGES", ("pyarrow", "no-such-package"))
-    found = unfit(PipelineParts(live.address, ("of the night", "missing"), folders=(tmp_path / "file",)))
+    found = unfit(
+        PipelineParts(live.address, ("of the night", "missing"), folders=(tmp_path / "file",))
+    )
     held.release()
     assert "leased by 'the night shift'" in found["queue of the night"]
     assert "missing" in found["queue missing"]
