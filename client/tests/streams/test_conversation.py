@@ -65,7 +65,7 @@ class QuietSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
     def received(self, response: broker.PublishResponse) -> bool:
         return False
 
-    def next_request(self) -> broker.PublishRequest | None:
+    def next_request(self) -> bytes | None:
         if self._bug is not None:
             raise self._bug
         return None

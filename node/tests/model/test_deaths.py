@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.protobuf import varint
 from ringmq_node.broker.routing.stamp import stamped
 from ringmq_node.doors.grpc.fields import field_from_wire, field_to_wire, fields_from_wire
 from ringmq_node.model.deaths import (
@@ -34,7 +35,7 @@ from ringmq_node.model.fields import (
     values_of,
 )
 from ringmq_node.model.foreign import foreign_properties
-from ringmq_node.model.protobuf import EnvelopeError, varint
+from ringmq_node.model.protobuf import EnvelopeError
 
 LARGE = 1 << 20
 TEXTS = st.text(max_size=8)

@@ -130,7 +130,11 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
             )
         return True
 
-    def next_request(self) -> broker.ConsumeRequest | None:
+    def next_request(self) -> bytes | None:
+        request = self._next_request()
+        return None if request is None else request.SerializeToString()
+
+    def _next_request(self) -> broker.ConsumeRequest | None:
         # Before what is settled: a lower share would come too late for the room that makes.
         if self._shares:
             share = self._shares.popleft()

@@ -9,7 +9,6 @@ from ringmq.calls.arguments import check_argument, check_options
 from ringmq.errors import BadRequestError, WrongTypeError
 from ringmq.model.messages import Properties
 from ringmq.publishing.tickets import PERSISTENT, Attributes
-from ringmq.v1 import common_pb2 as common
 
 ROUTING_KEY_BYTES_MAX = 255
 PRIORITY_MAX = 255
@@ -116,15 +115,15 @@ def listed_bodies(bodies: Iterable[bytes]) -> list[bytes]:
     return list(bodies)
 
 
-def properties_to_wire(
+def encoded_properties(
     properties: Properties | Sequence[Properties], count: int
-) -> Sequence[common.Properties]:
+) -> Sequence[bytes]:
     if isinstance(properties, Properties):
-        return (properties.to_wire(),)
+        return (properties.to_wire().SerializeToString(),)
     check_argument("properties", properties, PROPERTIES)
     if len(properties) != count:
         raise BadRequestError(
             f"{len(properties)} properties for {count} bodies: give none, one, or one for each",
             metadata={"field": "properties"},
         )
-    return [each.to_wire() for each in properties]
+    return [each.to_wire().SerializeToString() for each in properties]

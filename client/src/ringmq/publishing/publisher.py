@@ -34,8 +34,8 @@ from ringmq.publishing.asked import (
     attributes_of,
     check_bodies,
     check_target,
+    encoded_properties,
     listed_bodies,
-    properties_to_wire,
 )
 from ringmq.publishing.core import PublisherCore
 from ringmq.publishing.epochs import SeenEpoch
@@ -43,7 +43,6 @@ from ringmq.publishing.stream import Core, Future, PublisherSpeaker
 from ringmq.publishing.tickets import Attributes, Ticket
 from ringmq.streams.keeper import Keeper
 from ringmq.streams.lifetime import Lifetime
-from ringmq.v1 import common_pb2 as common
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.notifier import Notifier
 from ringmq_base.timer import Timer
@@ -347,18 +346,18 @@ class Publisher:
             if strange:
                 raise _no_body(strange.pop())
             largest = max(map(len, bodies))
-        wire = () if properties is None else properties_to_wire(properties, len(bodies))
+        encoded = () if properties is None else encoded_properties(properties, len(bodies))
         if not self._lifetime.usable:
             # A copy, or the tracebacks of all callers would grow together.
             raise self._lifetime.reason.copy()
         if largest > self._core.limits.message_bytes_max:
             raise self._too_large(bodies, largest)
-        sizes = [each.ByteSize() for each in wire] if wire else ()
+        sizes = [*map(len, encoded)]
         if sizes and max(sizes) > self._core.limits.properties_bytes_max:
             raise self._properties_too_large(sizes, len(bodies))
         future = self._loop.create_future()
         deadline = self._loop.time() + (self.deadline_s if deadline_s is None else deadline_s)
-        self._core.submit(bodies, wire, sizes, attributes, deadline, future)
+        self._core.submit(bodies, encoded, sizes, attributes, deadline, future)
         self._timer.set_by(deadline)
         self._keeper.wake()
         return future
@@ -486,7 +485,7 @@ def _said(queue: str, exchange: str | None) -> str:
     return f"exchange {exchange!r}" if exchange else "the default exchange"
 
 
-def _error_of(ticket: Ticket[Future, common.Properties], error: RingMQError) -> RingMQError:
+def _error_of(ticket: Ticket[Future, bytes], error: RingMQError) -> RingMQError:
     """Each caller gets an exception of its own, or tracebacks would grow together."""
     own = error.copy()
     own.failed = tuple(sorted(ticket.failed))

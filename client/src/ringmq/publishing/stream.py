@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import chain
 
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
@@ -12,14 +11,16 @@ from ringmq.errors import ProtocolError, RingMQError
 from ringmq.model.queues import ALARMS, BlockReason
 from ringmq.publishing.answers import NO_LIMITS, Limits, Origin, PublishRefusal
 from ringmq.publishing.core import PublisherCore
-from ringmq.publishing.flights import Flight
+from ringmq.publishing.requests import flight_request
 from ringmq.streams.lifetime import Lifetime
 from ringmq.streams.speaker import Speaker
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_wire import WireMessage
 
 Future = asyncio.Future[None]
-Core = PublisherCore[Future, common.Properties]
+# Properties are encoded when they are handed over.
+Core = PublisherCore[Future, bytes]
 
 # The reasons whose refusals mean more than try again or don't.
 REFUSALS: dict[common.Reason.ValueType, PublishRefusal] = {
@@ -147,13 +148,13 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         self._is_hearsay = False
         self._on_block(reasons)
 
-    def next_request(self) -> broker.PublishRequest | None:
+    def next_request(self) -> WireMessage | None:
         flight = self._core.next_flight()
         if flight is not None:
-            return _request_of(flight)
+            return flight_request(flight)
         if self._lifetime.closing and self._ends_producer and not self._said_end:
             self._said_end = True
-            return broker.PublishRequest(end=broker.PublishEnd())
+            return broker.PublishRequest(end=broker.PublishEnd()).SerializeToString()
         return None
 
     def heartbeat(self) -> broker.PublishRequest:
@@ -192,39 +193,3 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         # All messages end now, and no node may be asked for days.
         self._tell_block(())
         self._on_refusal(error)
-
-
-def _request_of(flight: Flight[Future, common.Properties]) -> broker.PublishRequest:
-    request = broker.PublishRequest()
-    batch = request.batch
-    batch.first_sequence = flight.first
-    attributes = flight.attributes
-    batch.transient = attributes.transient
-    if attributes.routing_key or attributes.mandatory:
-        batch.routing_key = attributes.routing_key
-        batch.mandatory = attributes.mandatory
-    if attributes.exchange is not None:
-        batch.exchange = attributes.exchange
-    if attributes.cc or attributes.bcc:
-        batch.cc.extend(attributes.cc)
-        batch.bcc.extend(attributes.bcc)
-    if attributes.ttl_ms is not None:
-        batch.ttl_ms = attributes.ttl_ms
-    if attributes.priority:
-        batch.priority = attributes.priority
-    slices = flight.slices
-    if len(slices) == 1:
-        batch.bodies.extend(slices[0].bodies)
-        batch.properties.extend(slices[0].properties)
-        return request
-    batch.bodies.extend(chain.from_iterable(part.bodies for part in slices))
-    if any(part.ticket.properties for part in slices):
-        empty = common.Properties()
-        for part in slices:
-            properties = part.properties
-            # One for all of a slice isn't one for all of the request.
-            if len(properties) == part.count:
-                batch.properties.extend(properties)
-            else:
-                batch.properties.extend([properties[0] if properties else empty] * part.count)
-    return request

@@ -218,14 +218,14 @@ class Conversation(Generic[Request, Response]):
                     if speaker.finishing:
                         break
                     if self._heartbeat_due:
-                        request = speaker.heartbeat()
+                        request = speaker.heartbeat().SerializeToString()
                 if request is None:
                     # Nothing ran since `next_request`, so no request is missed by this.
                     self._work.clear()
                     await self._work.wait()
                     continue
                 self._heartbeat_due = False
-                await self._call.write(request.SerializeToString())
+                await self._call.write(request)
                 self._wrote_at = self._loop.time()
             self._call.half_close()
             self._become(ConversationPhase.HALF_CLOSED)

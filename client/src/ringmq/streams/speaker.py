@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from ringmq.errors import RingMQError
 from ringmq.v1.broker_pb2 import ConsumeRequest, ConsumeResponse, PublishRequest, PublishResponse
+from ringmq_wire import WireMessage
 
 Request = TypeVar("Request", PublishRequest, ConsumeRequest)
 Response = TypeVar("Response", PublishResponse, ConsumeResponse)
@@ -39,8 +40,8 @@ class Speaker(ABC, Generic[Request, Response]):
         Raises a `RingMQError` to end the stream."""
 
     @abstractmethod
-    def next_request(self) -> Request | None:
-        """The request to write now, if any."""
+    def next_request(self) -> WireMessage | None:
+        """The request to write now, encoded, if there is any."""
 
     @abstractmethod
     def heartbeat(self) -> Request:

@@ -5,8 +5,9 @@ No room below the doors knows protobuf: here messages are told apart field by fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator
+
+from ringmq_base.protobuf import bytes_head, varint
 
 _BYTES = 2
 _FIXED64 = 1
@@ -62,31 +63,8 @@ def _read_varint(
     raise EnvelopeError(f"properties of {len(data)} bytes have no number at byte {at}")
 
 
-def varint(number: int) -> bytes:
-    """As protobuf writes numbers."""
-    pieces = bytearray()
-    while number > 0x7F:
-        pieces.append(number & 0x7F | 0x80)
-        number >>= 7
-    pieces.append(number)
-    return bytes(pieces)
-
-
-def bytes_head(number: int, size: int) -> bytes:
-    """What stands before a field of so many bytes."""
-    return varint(number << 3 | _BYTES) + varint(size)
-
-
 def bytes_field(number: int, data: bytes) -> bytes:
     return bytes_head(number, len(data)) + data
-
-
-def repeated_bytes(number: int, values: Sequence[bytes]) -> list[bytes]:
-    """A field for each of the values, which are as they came: in pieces, to be joined."""
-    sizes = [*map(len, values)]
-    # As a rule many have the same size.
-    heads = {size: bytes_head(number, size) for size in set(sizes)}
-    return [*chain.from_iterable(zip(map(heads.__getitem__, sizes), values, strict=True))]
 
 
 def text_field(number: int, text: str) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringmq_node.model.protobuf import varint
+from ringmq_base.protobuf import varint
 
 # Fields of `ringmq.v1.Properties`: two strings and two numbers.
 _EXCHANGE = 7

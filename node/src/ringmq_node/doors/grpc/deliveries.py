@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from ringmq.v1 import broker_pb2 as broker
-from ringmq_node.model.protobuf import bytes_head, repeated_bytes
+from ringmq_base.protobuf import bytes_head, repeated_bytes
 from ringmq_node.queue.run import Run
 from ringmq_wire import WireMessage, message_of
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from ringmq.calls.node_channel import answers
 from ringmq.errors import RingMQError
+from ringmq.publishing.requests import batch_request
 from ringmq.streams.conversation import Conversation
 from ringmq.streams.speaker import Request, Response, Speaker
 from ringmq.v1 import broker_pb2 as broker
@@ -38,7 +39,7 @@ from ringmq_node.doors.grpc.wire import (
 )
 from ringmq_node.model.names import shown, split_name
 from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_wire import RpcError
+from ringmq_wire import RpcError, WireMessage
 
 _PATH = "/ringmq.v1.Broker/Publish"
 _CONSUME_PATH = "/ringmq.v1.Broker/Consume"
@@ -90,14 +91,14 @@ class OutwardSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
             self._feed.held(())
         return False
 
-    def next_request(self) -> broker.PublishRequest | None:
+    def next_request(self) -> WireMessage | None:
         # What came behind a batch that was refused would overtake it.
         if not self.finishing:
             batch = self._feed.next()
             return None if batch is None else _request_of(batch)
         if self._feed.ends_producer and not self.said_end:
             self.said_end = True
-            return broker.PublishRequest(end=broker.PublishEnd())
+            return broker.PublishRequest(end=broker.PublishEnd()).SerializeToString()
         return None
 
     def heartbeat(self) -> broker.PublishRequest:
@@ -178,11 +179,11 @@ class OutwardConsumer(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
                 feed.work.set()
         return True
 
-    def next_request(self) -> broker.ConsumeRequest | None:
+    def next_request(self) -> bytes | None:
         if self._is_moved or self.end_reason is not None:
             return None
         word = self._feed.next()
-        return None if word is None else _request_of_word(word)
+        return None if word is None else _request_of_word(word).SerializeToString()
 
     def heartbeat(self) -> broker.ConsumeRequest:
         return broker.ConsumeRequest(heartbeat=broker.Heartbeat())
@@ -305,14 +306,14 @@ def _request_of_word(word: Word) -> broker.ConsumeRequest:
             return broker.ConsumeRequest(cancel=broker.ConsumeCancel())
 
 
-def _request_of(batch: SubBatch) -> broker.PublishRequest:
+def _request_of(batch: SubBatch) -> WireMessage:
     wire = broker.PublishBatch(
         first_sequence=batch.first,
-        bodies=batch.bodies,
-        encoded_properties=batch.properties,
         transient=batch.transient,
         ttl_ms=batch.ttl_ms,
         priority=batch.priority,
         message_id=batch.message_id,
     )
-    return broker.PublishRequest(batch=wire)
+    # As they are: the publisher's node has looked at them.
+    field = broker.PublishBatch.ENCODED_PROPERTIES_FIELD_NUMBER
+    return batch_request(wire, batch.bodies, batch.properties, properties_field=field)

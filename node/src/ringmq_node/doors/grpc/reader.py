@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, cast
 
 from ringmq.v1 import reader_pb2 as wire
+from ringmq_base.protobuf import bytes_head
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.browsing import BrowseSource
 from ringmq_node.doors.grpc import arrow
@@ -27,7 +28,6 @@ from ringmq_node.doors.grpc.service import (
     routes,
 )
 from ringmq_node.doors.grpc.wire import lease_to_wire, ranges_to_wire
-from ringmq_node.model.protobuf import varint
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.positions import PIECE_BYTES_MAX, BrowsedPiece, Numbering
@@ -35,9 +35,6 @@ from ringmq_wire import Accept, WireMessage, message_of
 
 READER = "ringmq.v1.Reader"
 
-# Of fields of a `BrowseResponse`: the number, and the wire type of bytes.
-_ARROW_TAG = bytes([wire.BrowseResponse.ARROW_FIELD_NUMBER << 3 | 2])
-_BODIES_TAG = bytes([wire.BrowseResponse.BODIES_FIELD_NUMBER << 3 | 2])
 _SOURCES = {
     wire.BROWSE_SOURCE_UNSPECIFIED: BrowseSource.MASTER,
     wire.BROWSE_SOURCE_MASTER: BrowseSource.MASTER,
@@ -267,23 +264,25 @@ def piece_joined(piece: BrowsedPiece, body_bytes_max: int | None) -> WireMessage
         bodies += [run.block.joined_bodies() for run in piece.runs]
     elif body_bytes_max:
         bodies += [body[:body_bytes_max] for run in piece.runs for body in run.block.bodies()]
-    return _with_large_field(head, _BODIES_TAG, bodies)
+    return _with_large_field(head, wire.BrowseResponse.BODIES_FIELD_NUMBER, bodies)
 
 
 def piece_as_arrow(pyarrow: Any, piece: BrowsedPiece, body_bytes_max: int | None) -> WireMessage:
     return _with_large_field(
-        _answer(piece), _ARROW_TAG, arrow.encode(pyarrow, piece, body_bytes_max)
+        _answer(piece),
+        wire.BrowseResponse.ARROW_FIELD_NUMBER,
+        arrow.encode(pyarrow, piece, body_bytes_max),
     )
 
 
-def _with_large_field(head: wire.BrowseResponse, tag: bytes, parts: Sequence[Part]) -> WireMessage:
+def _with_large_field(head: wire.BrowseResponse, number: int, parts: Sequence[Part]) -> WireMessage:
     """The message with one more field of bytes. By protobuf it would be copied twice; here, the
     bodies are sent from where the store has read them."""
     field = [memoryview(part).cast("B") for part in parts]
     size = sum(map(len, field))
     if not size:
         return head.SerializeToString()
-    return message_of((head.SerializeToString(), tag, varint(size), *field))
+    return message_of((head.SerializeToString(), bytes_head(number, size), *field))
 
 
 def _run_to_wire(run: Run, bodies: Sequence[bytes], *, sized: bool) -> wire.BrowsedRun:
