@@ -417,6 +417,39 @@ def test_an_acknowledgement_stands_before_all_that_relies_on_the_settings() -> N
     assert kinds[1:] == [(frames.DATA, 0)]
 
 
+def test_a_call_that_was_begun_before_a_ping_leaves_before_its_answer() -> None:
+    """A server that goes away counts the calls until then. The answer had overtaken them, and calls
+    that were under way ended as not processed."""
+    pair = pair_ready()
+    begun = pair.client.open()
+    pair.client.core.calls.send(begun, [b"a request"])
+    pair.server.core.shutdown(0.0)
+    pair.client.receive(pair.server.output())
+    kinds = [kind for kind, _, _, _ in read_frames(pair.client.output())]
+    assert kinds == [frames.HEADERS, frames.PING, frames.DATA]
+
+    given_up = pair_ready()
+    begun = given_up.client.open()
+    given_up.client.core.calls.send(begun, [b"a request"])
+    given_up.server.core.shutdown(0.0)
+    given_up.client.receive(given_up.server.output())
+    given_up.client.core.calls.cancel(begun, 0.0)
+    kinds = [kind for kind, _, _, _ in read_frames(given_up.client.output())]
+    assert kinds == [frames.HEADERS, frames.PING, frames.RST_STREAM]
+
+
+def test_a_server_that_goes_away_serves_the_calls_that_were_begun_before() -> None:
+    pair = pair_ready()
+    begun = pair.client.open()
+    pair.client.core.calls.send(begun, [b"a request"])
+    pair.client.core.calls.half_close(begun)
+    pair.server.core.shutdown(0.0)
+    pair.client.receive(pair.server.output())
+    pair.pump()
+    assert pair.server.messages(begun.id) == [b"a request"]
+    assert not [event for event in pair.client.events if isinstance(event, CallEnded)]
+
+
 def test_a_window_that_settings_shrink_below_nothing_is_waited_for() -> None:
     server = server_ready()
     server.receive(request(1, flags=frames.END_STREAM))

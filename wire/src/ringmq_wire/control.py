@@ -216,7 +216,7 @@ class ControlFrames:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes")
         if not flags & ACK:
             self._budgets.control.count(self.calls.now)
-            self._outflow.control(frames.frame(PING, ACK, 0, payload))
+            self._outflow.pong(frames.frame(PING, ACK, 0, payload))
         elif payload == _SHUTDOWN and self._clocks.runs(Timeout.GOAWAY):
             self._second_goaway()
 

@@ -94,6 +94,14 @@ class Outflow:
         self._control.append(frame)
         self._own += own
 
+    def pong(self, frame: bytes) -> None:
+        """The answer to a PING, behind all heads that wait. A server that goes away takes it for
+        the end of new calls (RFC 9113, section 6.8): one that comes behind it is lost."""
+        self._own += len(self._heads)
+        self._control += self._heads.values()
+        self._heads.clear()
+        self._control.append(frame)
+
     def head(self, stream: WireStream, frames: bytes) -> None:
         self._heads[stream.id] = frames
 
