@@ -6,7 +6,7 @@ all of it once more, and a copy of 1 MiB falls out of the processor's caches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 # What is up to this size is copied to stand beside its neighbour; what is larger stays as it is.
@@ -35,9 +35,11 @@ class Parts:
 WireMessage: TypeAlias = "bytes | Parts"
 
 
-def message_of(buffers: Iterable[bytes | memoryview]) -> WireMessage:
+def message_of(buffers: Sequence[bytes | memoryview]) -> WireMessage:
     """These buffers (of single bytes), one behind another. None of the large ones is copied, so
     nobody may change them until they are sent."""
+    if max(map(len, buffers), default=0) <= COPIED_BYTES_MAX:
+        return b"".join(buffers)
     kept: list[bytes | memoryview] = []
     small: list[bytes | memoryview] = []
     for buffer in buffers:
@@ -48,8 +50,6 @@ def message_of(buffers: Iterable[bytes | memoryview]) -> WireMessage:
             kept.append(b"".join(small))
             small = []
         kept.append(buffer)
-    if not kept:
-        return b"".join(small)
     if small:
         kept.append(b"".join(small))
     return Parts(kept)
