@@ -29,6 +29,7 @@ from bench.peers.ringmq import RingPeer
 from bench.procs import machine_cpu
 from bench.report import WIDTH_PIPED, cell
 from bench.stats import paired_ratio, spread
+from bench.turns import add_turns, parse_turns
 
 COUNT, SHORT_COUNT = 3000, 200
 ROUNDS = 3
@@ -61,19 +62,8 @@ FIGURES = (
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench client", description=__doc__)
-    parser.add_argument("--rounds", type=int, help=f"of both clients (default: {ROUNDS})")
-    parser.add_argument("--count", type=int, help=f"messages of a turn (default: {COUNT})")
-    parser.add_argument(
-        "--short", action="store_true", help=f"one round of {SHORT_COUNT}: whether it works"
-    )
-    parser.add_argument("--json", action="store_true", help="all runs on stdout, no table")
-    parsed = parser.parse_args(arguments)
-    rounds, count = (1, SHORT_COUNT) if parsed.short else (ROUNDS, COUNT)
-    parsed.rounds = rounds if parsed.rounds is None else parsed.rounds
-    parsed.count = count if parsed.count is None else parsed.count
-    if parsed.rounds < 1 or parsed.count < 1:
-        parser.error("--rounds and --count are above 0")
-    return parsed
+    add_turns(parser, of="both clients", rounds=ROUNDS, count=COUNT, short_count=SHORT_COUNT)
+    return parse_turns(parser, arguments)
 
 
 def in_turns(round_number: int) -> Sequence[str]:

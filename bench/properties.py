@@ -36,6 +36,7 @@ from bench.measure import machine_facts
 from bench.peers.ringmq import RingPeer
 from bench.report import WIDTH_PIPED, cell
 from bench.stats import spread
+from bench.turns import add_turns, parse_turns
 
 COUNT, SHORT_COUNT = 50_000, 500
 ROUNDS = 3
@@ -92,25 +93,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, help=f"of all kinds (default: {ROUNDS})")
-    parser.add_argument("--count", type=int, help=f"messages of each (default: {COUNT})")
+    add_turns(parser, of="all kinds", rounds=ROUNDS, count=COUNT, short_count=SHORT_COUNT)
     parser.add_argument(
         "--against",
         type=Path,
         metavar="CHECKOUT",
         help="nodes of another tree, with its .venv, beside this one's; the client is this one's",
     )
-    parser.add_argument(
-        "--short", action="store_true", help=f"one round of {SHORT_COUNT}: whether it works"
-    )
-    parser.add_argument("--json", action="store_true", help="all runs on stdout, no table")
-    parsed = parser.parse_args(arguments)
-    rounds, count = (1, SHORT_COUNT) if parsed.short else (ROUNDS, COUNT)
-    parsed.rounds = rounds if parsed.rounds is None else parsed.rounds
-    parsed.count = count if parsed.count is None else parsed.count
-    if parsed.rounds < 1 or parsed.count < 1:
-        parser.error("--rounds and --count are above 0")
-    return parsed
+    return parse_turns(parser, arguments)
 
 
 def bench(parsed: argparse.Namespace, progress: Console) -> None:

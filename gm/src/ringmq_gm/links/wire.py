@@ -22,6 +22,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ringmq_base.protobuf import varint
 from ringmq_gm.core.views import MemberId
 
 VERSION = 2
@@ -52,7 +53,7 @@ class Opening:
 def message(pieces: Sequence[bytes | memoryview]) -> bytes:
     """One message with these pieces as its content, joined once."""
     size = sum(map(len, pieces))
-    return b"".join((TAG, _varint(size), *pieces))
+    return b"".join((TAG, varint(size), *pieces))
 
 
 def content(data: bytes) -> tuple[int, int]:
@@ -157,19 +158,6 @@ def _text(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise WireError(f"name {data[:80]!r} is not UTF-8") from error
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 HEARTBEAT = frames_message(WHOLE, [])
